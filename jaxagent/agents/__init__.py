@@ -1,0 +1,1 @@
+"""Agent methods as values: what a policy may do, and what the environment answers."""
