@@ -1,0 +1,1 @@
+"""Experiments: one file each, built on `base.py`, which is the manual of every field."""

@@ -1,0 +1,50 @@
+"""What a report holds, as records that know nothing of HTML.
+
+A dialogue travels as the plain mapping that `evaluation.dialogue_row` makes (it is also one JSON line of
+`dialogues.jsonl`), so a page can be written again long after the run, from its work folder alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A headline: `value` is printed as it is, `note` says what it is measured on."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Lines over one horizontal axis: series name -> points `(x, y)`, in the order of `x`."""
+
+    title: str
+    series: Mapping[str, Sequence[tuple[float, float]]]
+    x: str = "step"
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of cells; a number is right-aligned as it is printed, `None` is a dash."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | int | float | None]]
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A page; empty parts leave no trace on it."""
+
+    title: str
+    summary: str = ""
+    figures: Sequence[Figure] = ()
+    curves: Sequence[Curve] = ()
+    tables: Sequence[Table] = ()
+    dialogues: Sequence[Mapping] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
