@@ -1,0 +1,1 @@
+"""Benchmarks: the embedded flags benchmark, and readers of the public data sets."""
