@@ -1,13 +1,13 @@
-"""What an agent method is: a pure function from events to requests, and the records that pass between.
+"""What an agent method is: a pure function from events to requests, and the records between.
 
 The rollout engine is the only loop. It opens a dialogue with `Begin`, carries out each request that
 `advance` hands back, and reports the outcome as the next event:
 
     Begin ──► Generate ──► Said ──► Call ──► Returned ──► Generate ──► … ──► Done
 
-`advance` reads nothing but its arguments and changes nothing, so a method can be replayed, tested and
-scored without a model. It never raises on anything a policy wrote: text that cannot be acted on
-is answered with a one-line observation. Sampling, tokens, deadlines and retries are the engine's business.
+`advance` reads nothing but its arguments and changes nothing, so a method can be replayed, tested
+and scored without a model. It never raises on anything a policy wrote: text that cannot be acted on
+is answered with a one-line observation. Sampling, tokens, deadlines and retries are the engine's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ class ImageQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class TextQuery:
-    """The first `top` passages for each query, in query order, leaving out the passage ids in `exclude`."""
+    """The first `top` passages for each query in turn, leaving out the passage ids in `exclude`."""
 
     queries: tuple[str, ...]
     top: int
@@ -89,8 +89,8 @@ class Begin:
 class Said:
     """What the policy wrote in answer to a `Generate`.
 
-    `text` holds the stop string that ended it ("stop"), leaves out the end-of-turn token ("end") and leaves
-    out the request's `prime`. "length" means that the tokens ran out first.
+    `text` holds the stop string that ended it ("stop"), but neither the end-of-turn token ("end")
+    nor the request's `prime`. "length" means that the tokens ran out first.
     """
 
     text: str
@@ -145,8 +145,9 @@ Advance = Callable[[Dialogue, Event], tuple[Dialogue, tuple[Request, ...]]]
 class Method:
     """A method as a value.
 
-    `system` is the system prompt; `tools` are the names that `advance` may call; `max_turns` bounds the
-    policy's turns (a forced answer comes on top); `num_calls` counts the calls that the method charges for.
+    `system` is the system prompt; `tools` are the names that `advance` may call; `max_turns` bounds
+    the policy's turns (a forced answer comes on top); `num_calls` counts the calls that the method
+    charges for.
     """
 
     name: str
