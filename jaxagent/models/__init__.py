@@ -1,0 +1,1 @@
+"""Flax NNX models whose parameters are always an argument."""

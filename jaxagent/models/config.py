@@ -1,0 +1,172 @@
+"""Frozen sizes of the policies, read from a Hugging Face `config.json`.
+
+The field names are words for what a size is; the letters of the shapes stand beside them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A `config.json` that this package cannot run; the message says which field and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig:
+    """Sizes of a text tower (Qwen2, Qwen2.5 and Qwen3 differ only in the flags)."""
+
+    vocab: int  # v
+    width: int  # d
+    layers: int  # l
+    heads: int  # n
+    kv_heads: int  # k
+    head_size: int  # h
+    mlp_width: int  # f
+    norm_epsilon: float
+    rope_theta: float
+    rope_sections: tuple[int, int, int]  # frequencies of time, height, width
+    rope_interleaved: bool
+    qk_norm: bool
+    qkv_bias: bool
+    out_bias: bool
+    tied: bool  # the head is the transposed embedding table
+    deepstack: int = 0  # the first text layers that image features are added to
+
+    def __post_init__(self):
+        if self.heads % self.kv_heads:
+            raise ConfigError(
+                f"num_attention_heads={self.heads} is not a multiple of "
+                f"num_key_value_heads={self.kv_heads}."
+            )
+        if sum(self.rope_sections) != self.head_size // 2:
+            raise ConfigError(
+                f"mrope_section={list(self.rope_sections)} sums to {sum(self.rope_sections)}; "
+                f"head_dim={self.head_size} needs {self.head_size // 2}."
+            )
+        if self.deepstack > self.layers:
+            raise ConfigError(
+                f"{self.deepstack} deepstack features do not fit {self.layers} text layers."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionConfig:
+    """Sizes of Qwen3-VL's vision tower."""
+
+    width: int  # d
+    layers: int  # l
+    heads: int  # n
+    mlp_width: int  # f
+    out_width: int  # the text tower's d
+    channels: int
+    patch: int  # pixels a side
+    temporal_patch: int  # frames a patch
+    merge: int  # patches a side of one image token
+    positions: int  # the learned square table, side * side
+    deepstack: tuple[int, ...]  # the layers whose outputs become deepstack features
+
+    def __post_init__(self):
+        if self.side**2 != self.positions:
+            raise ConfigError(f"num_position_embeddings={self.positions} is not a square.")
+        if sorted(set(self.deepstack)) != list(self.deepstack) or any(
+            not 0 <= layer < self.layers for layer in self.deepstack
+        ):
+            raise ConfigError(
+                f"deepstack_visual_indexes={list(self.deepstack)} must rise within the "
+                f"{self.layers} vision layers."
+            )
+
+    @property
+    def side(self) -> int:
+        return round(self.positions**0.5)
+
+    @property
+    def head_size(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def patch_values(self) -> int:
+        """Numbers in one flattened patch, `c`."""
+        return self.channels * self.temporal_patch * self.patch**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen3VLConfig:
+    """A dense Qwen3-VL: both towers and the ids that mark images."""
+
+    text: TextConfig
+    vision: VisionConfig
+    image_token: int
+    video_token: int
+    vision_start: int
+    vision_end: int
+
+    @classmethod
+    def from_hf(cls, fields: Mapping[str, Any]) -> "Qwen3VLConfig":
+        """The config of a `config.json`; ConfigError when it is another family or a part of it."""
+        family = fields.get("model_type")
+        if family != "qwen3_vl":
+            raise ConfigError(
+                f"The folder holds a {family!r} model; this loader reads 'qwen3_vl' (dense "
+                "Qwen3-VL). Point it at a Qwen3-VL folder."
+            )
+        try:
+            return cls(
+                text=_text_config(fields),
+                vision=_vision_config(fields["vision_config"]),
+                image_token=fields["image_token_id"],
+                video_token=fields["video_token_id"],
+                vision_start=fields["vision_start_token_id"],
+                vision_end=fields["vision_end_token_id"],
+            )
+        except KeyError as missing:
+            raise ConfigError(f"config.json lacks the field {missing}.") from None
+
+
+def _text_config(fields: Mapping[str, Any]) -> TextConfig:
+    text = fields["text_config"]
+    # transformers 5 writes `rope_parameters`; the published folders hold `rope_scaling` + `rope_theta`
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    if (kind := rope.get("rope_type", "default")) != "default":
+        raise ConfigError(f"rope_type={kind!r} is not supported; only 'default' is.")
+    if (activation := text["hidden_act"]) != "silu":
+        raise ConfigError(f"text hidden_act={activation!r} is not supported; only 'silu' is.")
+    return TextConfig(
+        vocab=text["vocab_size"],
+        width=text["hidden_size"],
+        layers=text["num_hidden_layers"],
+        heads=text["num_attention_heads"],
+        kv_heads=text["num_key_value_heads"],
+        head_size=text["head_dim"],
+        mlp_width=text["intermediate_size"],
+        norm_epsilon=text["rms_norm_eps"],
+        rope_theta=float(rope["rope_theta"] if "rope_theta" in rope else text["rope_theta"]),
+        rope_sections=tuple(rope["mrope_section"]),
+        rope_interleaved=True,
+        qk_norm=True,
+        qkv_bias=text.get("attention_bias", False),
+        out_bias=text.get("attention_bias", False),
+        tied=fields.get("tie_word_embeddings", False),
+        deepstack=len(fields["vision_config"]["deepstack_visual_indexes"]),
+    )
+
+
+def _vision_config(vision: Mapping[str, Any]) -> VisionConfig:
+    if (activation := vision["hidden_act"]) != "gelu_pytorch_tanh":
+        raise ConfigError(
+            f"vision hidden_act={activation!r} is not supported; only 'gelu_pytorch_tanh' is."
+        )
+    return VisionConfig(
+        width=vision["hidden_size"],
+        layers=vision["depth"],
+        heads=vision["num_heads"],
+        mlp_width=vision["intermediate_size"],
+        out_width=vision["out_hidden_size"],
+        channels=vision["in_channels"],
+        patch=vision["patch_size"],
+        temporal_patch=vision["temporal_patch_size"],
+        merge=vision["spatial_merge_size"],
+        positions=vision["num_position_embeddings"],
+        deepstack=tuple(vision["deepstack_visual_indexes"]),
+    )

@@ -1,0 +1,157 @@
+"""The text tower of Qwen2, Qwen2.5 and Qwen3, scanned over its layers.
+
+    x = x + o(attention(rotate(norm(q)), rotate(norm(k)), v))      q, k, v of norm(x)
+    x = x + down(silu(gate) * up)                                  gate, up of norm(x)
+
+Flags of the config switch the norms of q and k (Qwen3) and the biases of q, k, v (Qwen2). Deepstack adds one
+set of image features after each of the first layers. Those layers are a stack of their own, so the tower is
+two scans and no layer adds zeros. One layer body serves both the packed forward pass and the cached one: what
+differs is the `attend` that it is given. The cache is the scans' carry.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxagent.models.attention import KVCache
+from jaxagent.models.config import TextConfig
+from jaxagent.models.layers import Embedding, GatedMLP, Linear, RMSNorm, stack
+from jaxagent.models.rope import Rotation, rotate
+
+Attend = Callable[..., tuple[Array, KVCache | None]]
+"""(cache, layer, q, k, v) -> (what the queries take, the cache with k and v)."""
+
+
+class ImageFeatures(NamedTuple):
+    """The tokens of encoded images, and what deepstack adds to the first text layers at the same tokens."""
+
+    tokens: Float[Array, "i n d"]
+    deepstack: Float[Array, "s i n d"]
+
+
+class Placed(NamedTuple):
+    """Image features and, for each text token, the row of the flattened `[i * n]` that it takes, or -1."""
+
+    features: ImageFeatures
+    index: Int[Array, "b t"]
+
+
+def at_tokens(
+    rows: Float[Array, "i n d"], index: Int[Array, "b t"], otherwise: Float[Array, "b t d"]
+) -> Float[Array, "b t d"]:
+    """`rows[index]` where `index` names a row of the flattened features, else `otherwise`."""
+    taken = rows.reshape(-1, rows.shape[-1]).at[index].get(mode="clip").astype(otherwise.dtype)
+    return jnp.where((index >= 0)[:, :, None], taken, otherwise)
+
+
+class Attention(nnx.Module):
+    """Projections of one layer's attention."""
+
+    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
+        d, n, k, h = config.width, config.heads, config.kv_heads, config.head_size
+        self.q = Linear((d,), (n, h), bias=config.qkv_bias, rngs=rngs)
+        self.k = Linear((d,), (k, h), bias=config.qkv_bias, rngs=rngs)
+        self.v = Linear((d,), (k, h), bias=config.qkv_bias, rngs=rngs)
+        self.o = Linear((n, h), (d,), bias=config.out_bias, rngs=rngs)
+        self.q_norm = RMSNorm(h, epsilon=config.norm_epsilon) if config.qk_norm else None
+        self.k_norm = RMSNorm(h, epsilon=config.norm_epsilon) if config.qk_norm else None
+
+    def __call__(
+        self,
+        x: Float[Array, "b t d"],
+        rotation: Rotation,
+        attend: Callable[[Array, Array, Array], tuple[Array, KVCache | None]],
+    ) -> tuple[Float[Array, "b t d"], KVCache | None]:
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if self.q_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        taken, cache = attend(rotate(q, rotation), rotate(k, rotation), v)
+        return self.o(taken), cache
+
+
+class DecoderLayer(nnx.Module):
+    """One layer of the tower."""
+
+    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
+        self.attention_norm = RMSNorm(config.width, epsilon=config.norm_epsilon)
+        self.attention = Attention(config, rngs=rngs)
+        self.mlp_norm = RMSNorm(config.width, epsilon=config.norm_epsilon)
+        self.mlp = GatedMLP(config.width, config.mlp_width, rngs=rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "b t d"],
+        rotation: Rotation,
+        attend: Callable[[Array, Array, Array], tuple[Array, KVCache | None]],
+    ) -> tuple[Float[Array, "b t d"], KVCache | None]:
+        taken, cache = self.attention(self.attention_norm(x), rotation, attend)
+        x = x + taken
+        return x + self.mlp(self.mlp_norm(x)), cache
+
+
+class Decoder(nnx.Module):
+    """Embedding table, the two stacks of layers, final norm and head."""
+
+    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
+        build = partial(_layer, config)
+        self.config = config
+        self.embed = Embedding(config.vocab, config.width, rngs=rngs)
+        self.deepstack_layers = (
+            stack(build, config.deepstack, rngs=rngs) if config.deepstack else None
+        )
+        num_plain = config.layers - config.deepstack
+        self.layers = stack(build, num_plain, rngs=rngs) if num_plain else None
+        self.norm = RMSNorm(config.width, epsilon=config.norm_epsilon)
+        self.untied_head = (
+            None if config.tied else Linear((config.width,), (config.vocab,), rngs=rngs)
+        )
+
+    def head(self) -> Float[Array, "d v"]:
+        """The projection from hidden states to the vocabulary."""
+        return self.embed.table[...].T if self.untied_head is None else self.untied_head.kernel[...]
+
+    def __call__(
+        self,
+        x: Float[Array, "b t d"],
+        rotation: Rotation,
+        attend: Attend,
+        *,
+        cache: KVCache | None = None,
+        images: Placed | None = None,
+        remat: bool = False,
+    ) -> tuple[Float[Array, "b t d"], KVCache | None]:
+        """The normed hidden states of embedded tokens, and the cache that `attend` has made."""
+
+        def through(layers, num_before, carry, deepstack):
+            graph, params = nnx.split(layers)
+
+            def step(carry, xs):
+                (x, cache), (layer, layer_params, rows) = carry, xs
+                block = nnx.merge(graph, layer_params)
+                x, cache = block(x, rotation, partial(attend, cache, layer))
+                if rows is not None:
+                    x = x + at_tokens(rows, images.index, jnp.zeros_like(x))
+                return (x, cache), None
+
+            num = jax.tree.leaves(params)[0].shape[0]
+            xs = (num_before + jnp.arange(num), params, deepstack)
+            carry, _ = jax.lax.scan(jax.checkpoint(step) if remat else step, carry, xs)
+            return carry
+
+        carry = (x, cache)
+        if self.deepstack_layers is not None:
+            deepstack = None if images is None else images.features.deepstack
+            carry = through(self.deepstack_layers, 0, carry, deepstack)
+        if self.layers is not None:
+            carry = through(self.layers, self.config.deepstack, carry, None)
+        x, cache = carry
+        return self.norm(x), cache
+
+
+def _layer(config: TextConfig, rngs: nnx.Rngs) -> DecoderLayer:
+    return DecoderLayer(config, rngs=rngs)

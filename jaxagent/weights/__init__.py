@@ -1,0 +1,1 @@
+"""Hugging Face safetensors to parameters and back."""
