@@ -1,0 +1,1 @@
+"""Policy-gradient algorithms as values: pure functions of log-probabilities, rewards and counts."""
