@@ -44,10 +44,10 @@ from jaxagent.agents.wire import (
     compact_json,
     first_block,
     json_object,
-    normal_name,
     only_block,
     query_text,
 )
+from jaxagent.retrieval.names import REJECT, normal_name
 from jaxagent.types import Candidate, Dialogue, Part, Passage, Turn
 
 NAME = "mmagent_r2"
@@ -56,7 +56,6 @@ TEXT_TOOL = "search_passages"
 TAGS = ("search_call", "rerank", "answer")
 STOPS = tuple(f"</{tag}>" for tag in TAGS)
 PRIME = "<answer>"
-REJECT = "None"
 Step = tuple[Dialogue, tuple[Request, ...]]
 
 

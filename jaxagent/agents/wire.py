@@ -1,11 +1,10 @@
-"""Reading what a policy wrote: tagged blocks, JSON arguments, entity names.
+"""Reading what a policy wrote: tagged blocks and JSON arguments.
 
 Everything here takes any text, is linear in its length and never raises; a text that cannot be read
 gives a `Malformed` with one line for the policy.
 """
 
 import json
-import unicodedata
 from dataclasses import dataclass
 
 MAX_BODY = 20_000
@@ -73,8 +72,3 @@ def query_text(value: object) -> str | None:
     if not isinstance(value, str) or not value.strip():
         return None
     return value.encode("utf-8", "replace").decode("utf-8").strip()
-
-
-def normal_name(name: str) -> str:
-    """The form in which entity names are compared: NFC, blanks collapsed, case folded."""
-    return " ".join(unicodedata.normalize("NFC", name).split()).casefold()
