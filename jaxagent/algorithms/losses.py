@@ -6,8 +6,8 @@
     loss = - sum over targets of weight * surrogate
 
 The weights come from `aggregations`, so a batch cut into any pieces gives the same sum. What stands
-at a place without a target (NaN, inf) reaches neither the value nor the gradient: inputs are replaced
-before they are used.
+at a place without a target (NaN, inf) reaches neither the value nor the gradient: inputs are
+replaced before they are used.
 """
 
 from collections.abc import Callable

@@ -39,8 +39,8 @@ Old = Literal["sampler", "trainer", "current"]
 class Algorithm:
     """A policy-gradient algorithm.
 
-    `old` says which log-probabilities the ratio is taken to: those recorded while sampling (sampler),
-    those of the parameters before the first optimiser pass (trainer), or the ones just computed,
+    `old` says which log-probabilities the ratio is taken to: those recorded while sampling
+    (sampler), those of the parameters before the first optimiser pass (trainer), or the ones just computed,
     without their gradient (current: every ratio is 1).
     """
 
