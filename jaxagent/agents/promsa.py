@@ -6,18 +6,19 @@ Each step of the policy is `<thinking>…</thinking>` and one of
     <tool_call>{"name": "text_search_tool", "arguments": {"query": "…"}}</tool_call>   TextSearch
     <answer>…</answer>                                                                 Answer
 
-A search goes to its tool and what it found goes to the summariser; only the summary enters the context:
+A search goes to its tool, what it found to the summariser, and only the summary enters the context:
 
     TextSearch ──► search_passages ──► summarise ──► observation
 
 Pages and sections that were served are left out of later searches. A search or a summary that fails
-leaves no trace but one line, and the served list stays. A call past its tool's budget returns nothing
-and still counts; so does every other call that was parsed, whatever is wrong with it. The last step
-without an answer ends the dialogue without one.
+leaves no trace but one line, and the served list stays. A call past its tool's budget returns
+nothing and still counts; so does every other call that was parsed, whatever is wrong with it, and
+each takes one from the budget of the tool that it names. The last step without an answer ends the
+dialogue without one.
 
-Source: ProMSA, section 3, and its public release for names and arguments. Ours: `"image": j` chooses
-the query image when there are several; state lives in the dialogue, so budgets and exclusion take
-effect (in the release they do not).
+Source: ProMSA, section 3, and its public release for names and arguments. Ours: `"image": j`
+chooses the query image when there are several; state lives in the dialogue, so budgets and
+exclusion take effect (in the release they do not).
 """
 
 from dataclasses import dataclass, replace
@@ -35,7 +36,6 @@ from jaxagent.agents.protocol import (
     ImageQuery,
     Method,
     Request,
-    Result,
     Returned,
     Said,
     SummaryQuery,
@@ -80,7 +80,8 @@ class ProMSA:
     max_tokens: int = 4096
     """Tokens of one step."""
     arguments: Literal["plain", "paper"] = "plain"
-    """`paper` also takes `top_k` (1 to 10) and `exclude` (a list of ids) in a call."""
+    """`paper` also takes `top_k` (1 to 10) and `exclude`, a list; the environment leaves out all that
+    was served anyway, so the list changes nothing."""
     thinking: Literal["free", "required"] = "free"
     """Whether a step without `<thinking>` loses the format reward (in the release it does not)."""
 
@@ -107,14 +108,12 @@ class ProMSA:
 class ImageSearch:
     image: int = 1
     top: int | None = None
-    exclude: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextSearch:
     query: str
     top: int | None = None
-    exclude: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,18 +187,17 @@ def _call(config: ProMSA, body: str) -> Action | Malformed:
     top = arguments.get("top_k")
     if not (top is None or (_is_int(top) and 1 <= top <= 10)):
         return BadCall("top_k is a number from 1 to 10")
-    exclude = arguments.get("exclude", [])
-    if not (isinstance(exclude, list) and all(isinstance(one, str) for one in exclude)):
-        return BadCall("exclude is a list of ids")
+    if not isinstance(arguments.get("exclude", []), list):
+        return BadCall("exclude is a list")
     if name == config.image_tool:
         image = arguments.get("image", 1)
         if not _is_int(image):
             return BadCall("image is a number")
-        return ImageSearch(image=image, top=top, exclude=tuple(exclude))
+        return ImageSearch(image=image, top=top)
     query = query_text(arguments.get("query"))
     if query is None:
         return BadCall(f'{name} needs {{"query": "…"}}')
-    return TextSearch(query=query, top=top, exclude=tuple(exclude))
+    return TextSearch(query=query, top=top)
 
 
 def _is_int(value: object) -> bool:
@@ -211,21 +209,19 @@ def format_turn(config: ProMSA, thinking: str, action: Action) -> str:
     match action:
         case Answer(text):
             body = f"<answer>{text}</answer>"
-        case ImageSearch(image=image):
-            arguments = {"image": image} if image != 1 else {}
-            body = _format_call(config.image_tool, arguments, action)
-        case TextSearch(query=query):
-            body = _format_call(config.text_tool, {"query": query}, action)
+        case ImageSearch(image=image, top=top):
+            arguments = {} if image == 1 else {"image": image}
+            body = _format_call(config.image_tool, arguments, top)
+        case TextSearch(query=query, top=top):
+            body = _format_call(config.text_tool, {"query": query}, top)
         case BadCall():
             raise ValueError(f"A bad call has no text: {action.reason}.")
     return f"<thinking>{thinking}</thinking>{body}"
 
 
-def _format_call(name: str, arguments: dict[str, object], action: ImageSearch | TextSearch) -> str:
-    if action.top is not None:
-        arguments = arguments | {"top_k": action.top}
-    if action.exclude:
-        arguments = arguments | {"exclude": list(action.exclude)}
+def _format_call(name: str, arguments: dict[str, object], top: int | None) -> str:
+    if top is not None:
+        arguments = arguments | {"top_k": top}
     return f"<tool_call>{compact_json({'name': name, 'arguments': arguments})}</tool_call>"
 
 
@@ -292,7 +288,7 @@ def _search(config: ProMSA, dialogue: Dialogue, action: ImageSearch | TextSearch
         else (state.text_calls, config.text_calls, config.text_tool)
     )
     if spent > budget:
-        return _refuse(config, dialogue, f"limit reached: {budget} calls of {name}")
+        return _refuse(config, dialogue, f"limit reached, {budget} calls of {name}")
     if by_image and not 1 <= action.image <= len(dialogue.question.images):
         count = len(dialogue.question.images)
         return _refuse(config, dialogue, f"images are numbered 1 to {count}")
@@ -303,13 +299,13 @@ def _search(config: ProMSA, dialogue: Dialogue, action: ImageSearch | TextSearch
         query = ImageQuery(
             image=dialogue.question.images[action.image - 1],
             top=action.top or config.pages_per_call,
-            exclude=frozenset(served) | frozenset(action.exclude),
+            exclude=frozenset(served),
         )
         return dialogue, (Call(tool=PAGE_TOOL, arguments=query),)
     query = TextQuery(
         queries=(action.query,),
         top=action.top or config.passages_per_call,
-        exclude=frozenset(state.served_passages) | frozenset(action.exclude),
+        exclude=frozenset(state.served_passages),
     )
     return dialogue, (Call(tool=TEXT_TOOL, arguments=query),)
 
