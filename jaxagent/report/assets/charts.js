@@ -53,7 +53,7 @@ function chart(curve) {
   const px = (x) => SIZE.left + (last === first ? wide / 2 : ((x - first) / (last - first)) * wide);
   const py = (y) => SIZE.top + (1 - (y - low) / (high - low)) * tall;
   const svg = shape("svg", { viewBox: `0 0 ${SIZE.width} ${SIZE.height}`, role: "img", "aria-label": curve.title });
-  for (const y of ticks(low, high, 4)) {
+  for (const y of ticks(low, high, 5)) {
     svg.append(shape("line", { class: "grid", x1: SIZE.left, x2: SIZE.width - SIZE.right, y1: py(y), y2: py(y) }));
     svg.append(shape("text", { x: SIZE.left - 6, y: py(y) + 3.5, "text-anchor": "end" }, printed(y)));
   }

@@ -1,0 +1,1 @@
+"""The command `jaxagent`: one file a subcommand, each with `add_arguments` and `run`."""

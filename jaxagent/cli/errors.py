@@ -1,0 +1,42 @@
+"""Mistakes of the user, told from faults of the program.
+
+A `UserError` is printed as it stands, without a traceback, and ends the command with status 2. The doors
+of lower layers raise `ValueError` or `OSError` with a finished sentence; `told` turns those into a
+`UserError` where a command meets the user's input, and nowhere else, so that a fault keeps its traceback.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """One sentence with the value, one with what is allowed or was found, one with what to do."""
+
+
+@contextmanager
+def told(*kinds: type[Exception]) -> Iterator[None]:
+    """Turns the named errors, which speak of the user's input here, into a `UserError`.
+
+    `KeyError` is left alone: its text is a quoted key, not a sentence.
+    """
+    try:
+        yield
+    except (kinds or (ValueError, OSError)) as error:
+        raise UserError(sentence(error)) from error
+
+
+def sentence(error: Exception) -> str:
+    """The error's own text; for the system's errors, the path and what the system says."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror.lower()}."
+    return str(error) or type(error).__name__
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """`Did you mean 'x'?`, or the list of what is allowed when nothing is near."""
+    words = [str(known) for known in words]
+    near = get_close_matches(word, words, n=1, cutoff=0.6)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    return f"Allowed: {', '.join(sorted(words))}."

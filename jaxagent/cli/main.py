@@ -1,0 +1,58 @@
+"""Reads the command line and runs one command; a user's mistake is one message, not a traceback."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from jaxagent.cli.errors import UserError
+
+COMMANDS = {
+    "quickstart": "build, train and evaluate a small agent, and leave a page to look at",
+    "kb": "build the knowledge base and the benchmark, or say what one holds",
+    "train": "train a policy by an experiment's config",
+    "evaluate": "run a policy over a split",
+    "sweep": "run every row of a config's sweep(), one JSON line a run",
+    "report": "write the HTML page of a work folder or of a results file",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0 done, 2 the user's mistake, 130 interrupted."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return dispatch(arguments)
+    except UserError as error:
+        print(f"jaxagent: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\njaxagent: interrupted; the same command resumes.", file=sys.stderr)
+        return 130
+
+
+def dispatch(arguments: Sequence[str]) -> int:
+    """Imports the one command that is asked for: `jaxagent --help` does not wait for JAX."""
+    parser = Parser(prog="jaxagent", description="Vision-language search agents in JAX.")
+    commands = parser.add_subparsers(dest="command", metavar="command", parser_class=Parser)
+    wanted = next((word for word in arguments if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
+        if name == wanted:
+            module = importlib.import_module(f"jaxagent.cli.{name}")
+            module.add_arguments(command)
+    if wanted is None and not set(arguments) & {"-h", "--help"}:
+        parser.print_help()
+        return 2
+    options, rest = parser.parse_known_args(arguments)
+    return module.run(options, rest) or 0
+
+
+class Parser(argparse.ArgumentParser):
+    """`argparse` whose errors are `UserError`s; a mistyped command gets the nearest one."""
+
+    def error(self, message: str):
+        raise UserError(f"{message}. See `{self.prog} --help`.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
