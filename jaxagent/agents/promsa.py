@@ -80,8 +80,8 @@ class ProMSA:
     max_tokens: int = 4096
     """Tokens of one step."""
     arguments: Literal["plain", "paper"] = "plain"
-    """`paper` also takes `top_k` (1 to 10) and `exclude`, a list; the environment leaves out all that
-    was served anyway, so the list changes nothing."""
+    """`paper` also takes `top_k` (1 to 10) and a list `exclude`, which changes nothing: the
+    environment leaves out whatever was served."""
     thinking: Literal["free", "required"] = "free"
     """Whether a step without `<thinking>` loses the format reward (in the release it does not)."""
 

@@ -1,7 +1,9 @@
 """The tools that methods call, as batched functions over an open base and an injected summariser.
 
-A batch that raises is taken apart: each call is tried alone, so one unreadable image costs one dialogue
-an observation and leaves the other rows alone. Deadlines and retries are the engine's business.
+A batch that meets a missing key, an unreadable file or a bad value is taken apart and each call
+tried alone, so that one unreadable image costs one dialogue an observation and no other row
+anything. Another exception is a fault of the program and rises. Deadlines and retries are the
+engine's.
 """
 
 from collections import defaultdict
@@ -25,6 +27,7 @@ from jaxagent.retrieval.search import search_images, search_passages
 from jaxagent.types import Passage
 
 T = TypeVar("T")
+DATA_ERRORS = (KeyError, OSError, ValueError)
 Summarise = Callable[[Sequence[SummaryQuery]], Sequence[str | Failed]]
 """Summaries in the order of the queries."""
 
@@ -128,14 +131,14 @@ def _one_by_one_after_error(tool: Tool) -> Tool:
     def one(call: ToolCall) -> Result:
         try:
             (result,) = tool([call])
-        except Exception as error:
+        except DATA_ERRORS as error:
             return Failed(f"{type(error).__name__}: {error}")
         return result
 
     def isolated(calls: Sequence[ToolCall]) -> Sequence[Result]:
         try:
             return tool(calls)
-        except Exception:
+        except DATA_ERRORS:
             return [one(call) for call in calls]
 
     return isolated
