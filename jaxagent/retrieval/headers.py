@@ -1,0 +1,73 @@
+"""JSON headers of saved artefacts: what made them, in which order their rows stand, and the check
+on opening.
+
+A header is written last, so a folder without one is unfinished. Its `order` is a hash of the rows'
+names in order: vectors and records that were sorted apart are refused instead of answering with the
+wrong rows.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from etils import epath
+
+FILE = "header.json"
+
+
+def order_hash(rows: Iterable[str]) -> str:
+    """Hash of strings in their order; the length of each is hashed too, so borders cannot move."""
+    state = hashlib.sha256()
+    for row in rows:
+        data = row.encode()
+        state.update(len(data).to_bytes(8, "little"))
+        state.update(data)
+    return state.hexdigest()[:32]
+
+
+def write_header(folder: epath.PathLike, header: Mapping[str, Any]) -> None:
+    """Writes the header in one move, so that a killed process leaves the old one or none."""
+    folder = epath.Path(folder)
+    draft = folder / f"{FILE}.draft"
+    draft.write_text(json.dumps(header, indent=1, sort_keys=True) + "\n")
+    draft.replace(folder / FILE)
+
+
+def read_header(folder: epath.PathLike, what: str) -> dict[str, Any]:
+    """Header of a folder.
+
+    Raises FileNotFoundError when the folder does not exist or was never finished, ValueError when
+    the header is not JSON.
+    """
+    folder = epath.Path(folder)
+    if not folder.exists():
+        raise FileNotFoundError(
+            f"There is no {what} at {folder}. Build one there, or check the path."
+        )
+    if not (folder / FILE).exists():
+        raise FileNotFoundError(
+            f"The {what} at {folder} has no {FILE}: its build was stopped before the end. "
+            "Run the same build command again; it continues where it stopped."
+        )
+    text = (folder / FILE).read_text()
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{folder / FILE} is not JSON ({error}). Delete the folder and build the {what} again."
+        ) from None
+
+
+def check_header(header: Mapping[str, Any], expected: Mapping[str, Any], where: str) -> None:
+    """Raises one ValueError that lists every field whose value differs from the expected one."""
+    wrong = [
+        f"{name} is {header.get(name)!r}, expected {value!r}"
+        for name, value in expected.items()
+        if header.get(name) != value
+    ]
+    if wrong:
+        raise ValueError(
+            f"{where} does not fit: {'; '.join(wrong)}. Delete the folder and build it again, or "
+            "name the one meant."
+        )
