@@ -40,8 +40,8 @@ class Algorithm:
     """A policy-gradient algorithm.
 
     `old` says which log-probabilities the ratio is taken to: those recorded while sampling
-    (sampler), those of the parameters before the first optimiser pass (trainer), or the ones just computed,
-    without their gradient (current: every ratio is 1).
+    (sampler), those of the parameters before the first optimiser pass (trainer), or the ones just
+    computed, without their gradient (current: every ratio is 1).
     """
 
     log_ratio: Callable[[Float[Array, "b u"], Samples], Float[Array, "b u"]]
