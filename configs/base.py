@@ -34,7 +34,9 @@ def data() -> ConfigDict:
     """Which questions are trained on."""
     c = ConfigDict()
     c.name = "flags"  # one of "flags"
-    c.folder = ""  # the built benchmark (`jaxagent kb build`); "" = <workdir>/kb, built when missing
+    c.folder = (
+        ""  # the built benchmark (`jaxagent kb build`); "" = <workdir>/kb, built when missing
+    )
     c.families = ("single", "bridge", "compare")  # question families trained on and evaluated
     c.questions = 0  # training questions kept, drawn with the seed; 0 = all
     return c
@@ -51,18 +53,35 @@ def retrieval() -> ConfigDict:
 
 
 def method() -> ConfigDict:
-    """How the agent talks: the protocol, its budgets, its prompt."""
+    """How the agent talks: the protocol, its budgets, its prompt. Only the named group is read."""
     c = ConfigDict()
     c.name = "mmagent_r2"  # one of "mmagent_r2", "promsa"
-    c.prompt = "short"  # one of "short" (the tiny policy), "full" (the papers' policies)
-    c.max_turns = 8  # policy turns before the answer is forced (mmagent_r2) or the dialogue ends
-    c.candidates = 5  # image candidates a call: K in MMAgent-R2
-    c.max_rejections = 2  # rejected batches an image (mmagent_r2): rej_max
-    c.variant = "both"  # one of "both", "rerank_only", "neither" (mmagent_r2's ablation)
-    c.passages = 3  # passages per text query
-    c.max_image_calls = 3  # image_search budget (promsa)
-    c.max_text_calls = 3  # text_search budget (promsa)
-    c.summariser = "extractive"  # one of "extractive" (promsa: what turns results into observations)
+
+    c.mmagent_r2 = (
+        ConfigDict()
+    )  # jaxagent/agents/mmagent_r2.py; the paper's values where it has one
+    c.mmagent_r2.variant = "both"  # one of "both", "rerank_only", "neither": the paper's ablation
+    c.mmagent_r2.prompt = "short"  # one of "short" (a policy that learnt the wire form), "full"
+    c.mmagent_r2.batch_size = 5  # K: candidates a batch
+    c.mmagent_r2.rej_max = 2  # rejections that bring another batch, for each image
+    c.mmagent_r2.passages_per_query = 3
+    c.mmagent_r2.max_queries = 4  # queries in one text search
+    c.mmagent_r2.max_turns = 8  # after which the answer is forced
+    c.mmagent_r2.max_tokens = 64  # tokens sampled a turn (1024 for the papers' policies)
+
+    c.promsa = ConfigDict()  # jaxagent/agents/promsa.py
+    c.promsa.prompt = "short"  # one of "short", "full"
+    c.promsa.image_tool = "image_search_tool"  # the tools' names on the wire (the release's)
+    c.promsa.text_tool = "text_search_tool"
+    c.promsa.image_calls = 3  # calls of each tool in a dialogue; 0 takes the tool away
+    c.promsa.text_calls = 3
+    c.promsa.pages_per_call = 3
+    c.promsa.passages_per_call = 3
+    c.promsa.max_turns = 7
+    c.promsa.max_tokens = 64  # tokens sampled a step (4096 in the paper)
+    c.promsa.arguments = "plain"  # one of "plain", "paper" (which also takes top_k and exclude)
+    c.promsa.thinking = "free"  # one of "free", "required" (a step without it loses the format)
+    c.summariser = "extractive"  # one of "extractive": what turns results into observations
     return c
 
 
@@ -71,7 +90,9 @@ def model() -> ConfigDict:
     c = ConfigDict()
     c.folder = "shipped"  # a folder in Hugging Face format, or "shipped": the tiny cold start
     c.dtype = "float32"  # of the parameters and of compute: one of "float32", "bfloat16"
-    c.image_size = 64  # query and base images are resized to this square side, pixels; 0 = as they are
+    c.image_size = (
+        64  # query and base images are resized to this square side, pixels; 0 = as they are
+    )
     c.freeze_vision = True  # no gradient into the vision tower, its merger and its deepstack
     c.remat = True  # recompute each layer in the backward pass instead of keeping its activations
     return c
@@ -118,17 +139,18 @@ def scoring() -> ConfigDict:
 
 
 def algorithm() -> ConfigDict:
-    """Advantage, log ratio, clip: one row of the table in `jaxagent/algorithms`."""
+    """One row of the table in `jaxagent/algorithms/table.py`, and what is given in its place.
+
+    An empty word or tuple leaves the algorithm's own.
+    """
     c = ConfigDict()
-    c.name = "grpo"  # one of "grpo", "gspo", "tn_gspo"
-    c.clip_low = 0.2  # ratios under 1 - clip_low earn no further gradient
-    c.clip_high = 0.2  # ratios over 1 + clip_high likewise (0.28 in ProMSA)
-    c.normalise = "std"  # one of "std", "mean": divide centred advantages by the group's deviation?
-    c.advantages = "true"  # one of "true", "shuffled" (a control: permuted over the batch)
-    c.horizon = ConfigDict()
-    c.horizon.c = 0.04  # tn_gspo: strength of the turn normalisation; 0 = gspo
-    c.horizon.alpha = 1.0  # tn_gspo: exponent of the horizon
-    c.horizon.offset = 1  # tn_gspo: horizon = offset + tool calls (0 in the public release)
+    c.name = "grpo"  # one of "grpo", "gspo", "tn_gspo", "tn_gspo_release"
+    c.clip = ()  # (low, high): ratios under 1 - low or over 1 + high earn no further gradient
+    c.horizon = ()  # (c, alpha, offset) of tn_gspo: lengths grow by 1 + c (offset + calls) ** alpha
+    c.advantage = ""  # one of "centred", "standardised"
+    c.aggregation = ""  # one of "token_mean", "sequence_mean", "group_token_mean"
+    c.old = ""  # log-probs a ratio starts from: one of "sampler", "trainer", "current"
+    c.shuffle = "no"  # one of "no", "advantages" (a control: permuted over the batch)
     return c
 
 
@@ -165,7 +187,6 @@ def rl() -> ConfigDict:
     c.minibatches = 1  # updates a pass
     c.rows = 4  # packed rows a device call of the update: memory, never the result
     c.row_length = 1024  # tokens a packed row
-    c.old = "sampler"  # log-probs the ratio starts from: one of "sampler", "trainer"
     return c
 
 
@@ -181,7 +202,9 @@ def evaluation() -> ConfigDict:
     """The protocol over a split."""
     c = ConfigDict()
     c.splits = ("unseen_question", "unseen_entity")  # or "val_unseen_question", "val_unseen_entity"
-    c.questions = 200  # over all splits, drawn evenly over entities with the benchmark's seed; 0 = all
+    c.questions = (
+        200  # over all splits, drawn evenly over entities with the benchmark's seed; 0 = all
+    )
     c.samples = 1  # dialogues a question
     c.temperature = 0.0  # 0 = greedy
     c.every = 0  # rl steps between evaluations while training; 0 = only before and after

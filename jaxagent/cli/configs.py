@@ -44,7 +44,9 @@ def experiment(name: str):
 def experiments() -> list[str]:
     """Names of the experiments that the package ships."""
     folder = Path(configs.__file__).parent
-    return sorted(path.stem for path in folder.glob("*.py") if path.stem not in ("__init__", "base"))
+    return sorted(
+        path.stem for path in folder.glob("*.py") if path.stem not in ("__init__", "base")
+    )
 
 
 def apply(config: ConfigDict, changes: Mapping[str, str | Value]) -> None:

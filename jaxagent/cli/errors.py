@@ -22,7 +22,7 @@ def told(*kinds: type[Exception]) -> Iterator[None]:
     """
     try:
         yield
-    except (kinds or (ValueError, OSError)) as error:
+    except kinds or (ValueError, OSError) as error:
         raise UserError(sentence(error)) from error
 
 

@@ -89,9 +89,7 @@ def embedded(keys: Sequence[str], *, images: Images, side: int) -> Iterator[tupl
 
 
 def curve_data(curve: Curve) -> dict:
-    points = {
-        name: [[x, round(y, 5)] for x, y in series] for name, series in curve.series.items()
-    }
+    points = {name: [[x, round(y, 5)] for x, y in series] for name, series in curve.series.items()}
     return {"title": curve.title, "x": curve.x, "note": curve.note, "series": points}
 
 
@@ -123,11 +121,16 @@ def cell_html(cell: str | int | float | None) -> str:
 
 
 def number_html(value: float) -> str:
-    return f'<td class="number">{value:.3g}</td>' if abs(value) < 10 else f'<td class="number">{value:.1f}</td>'
+    return (
+        f'<td class="number">{value:.3g}</td>'
+        if abs(value) < 10
+        else f'<td class="number">{value:.1f}</td>'
+    )
 
 
 def facts_html(facts: Mapping[str, str]) -> str:
     rows = "".join(
-        f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in facts.items()
+        f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>"
+        for name, value in facts.items()
     )
     return f"<dl>{rows}</dl>" if rows else ""

@@ -37,7 +37,11 @@ def dialogue(name: str, *, right: bool, text: str = "") -> dict:
             "text": f"<reason>See {text}.</reason><rerank>{name}</rerank>",
             "decision": {"kind": "rerank", "right": right},
         },
-        {"author": "environment", "parts": ["1 ", {"image": f"kb:{name}"}], "candidates": candidates},
+        {
+            "author": "environment",
+            "parts": ["1 ", {"image": f"kb:{name}"}],
+            "candidates": candidates,
+        },
     ]
     return {
         "id": f"{name}#0",

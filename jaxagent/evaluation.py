@@ -1,0 +1,326 @@
+"""A protocol over splits: which questions, what is kept of a dialogue, and the figures of a run.
+
+    questions ──► dialogues (rows of dialogues.jsonl) ──► Summary
+
+A row is a plain mapping, complete enough to be read in the report and to be counted again. Figures:
+
+    accuracy       by the data set's own metric; over splits the harmonic mean (InfoSeek)
+    ident.         share of dialogues whose recorded entities equal the true ones for ALL images
+    R@1, R@15      the retriever alone, on the same questions
+    paired change  of two policies on the same questions, with a 95 % interval from a bootstrap that
+                   draws ENTITIES with replacement: questions about one entity are not independent
+
+Left out: the public data sets' file formats (they live in `data`), and any choice of sampling.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from jaxagent.agents.mmagent_r2 import Reject, Rerank, SearchImage, State
+from jaxagent.retrieval.names import normal_name
+from jaxagent.types import (
+    Candidate,
+    Dialogue,
+    ImageRef,
+    Passage,
+    Question,
+    Score,
+    Split,
+    Trajectory,
+    Turn,
+)
+
+Row = Mapping
+"""One dialogue: see `dialogue_row`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """What is asked: `count` questions over all `splits` (0 = all), `samples` dialogues each."""
+
+    splits: tuple[Split, ...]
+    count: int = 0
+    samples: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Figures of one policy: group -> metric -> value, over splits, families and kinds.
+
+    `overall["accuracy"]` is the harmonic mean over splits, as InfoSeek reports it.
+    """
+
+    overall: Mapping[str, float]
+    groups: Mapping[str, Mapping[str, float]]
+
+
+def chosen(questions: Sequence[Question], protocol: Protocol) -> list[Question]:
+    """The protocol's questions in the data set's order, spread evenly over splits and entities.
+
+    Within a split the entities take turns, each giving its questions in a seeded order: every entity
+    is asked about before any is asked about twice.
+
+    Raises:
+        ValueError: a split holds no question.
+    """
+    kept = set()
+    for at, split in enumerate(protocol.splits):
+        here = [question for question in questions if question.split == split]
+        if not here:
+            found = sorted({question.split for question in questions})
+            raise ValueError(f"There is no question in split {split!r}. Found: {', '.join(found)}.")
+        share = len(protocol.splits)
+        wanted = protocol.count // share + (at < protocol.count % share)
+        turns = by_turns(here, seed=protocol.seed)
+        kept.update(question.data_id for question in (turns[:wanted] if protocol.count else here))
+    return [question for question in questions if question.data_id in kept]
+
+
+def by_turns(questions: Sequence[Question], *, seed: int) -> list[Question]:
+    """The questions ordered so that entities take turns; both orders are drawn with the seed."""
+    stream = np.random.default_rng(seed)
+    shuffled = [questions[at] for at in stream.permutation(len(questions))]
+    rounds: dict[str, int] = defaultdict(int)
+    keyed = []
+    for question in shuffled:
+        entity = question.entities[0]
+        keyed.append((rounds[entity], len(keyed), question))
+        rounds[entity] += 1
+    return [question for _, _, question in sorted(keyed, key=lambda row: row[:2])]
+
+
+def dialogue_row(
+    trajectory: Trajectory, score: Score, *, accuracy: float, rank: int, names: Mapping[str, str]
+) -> dict:
+    """One dialogue as JSON can hold it.
+
+    Args:
+        accuracy: of the answer by the data set's metric, 0 to 1.
+        rank: at which the retriever has found all the question's entities; 0 = not in its pool.
+        names: entity id -> name.
+    """
+    dialogue, question = trajectory.dialogue, trajectory.question
+    recorded = identified(dialogue)
+    return {
+        "id": f"{question.data_id}#{trajectory.sample}",
+        "data_id": question.data_id,
+        "split": question.split,
+        "family": question.family,
+        "kind": question.kind,
+        "ambiguous": question.ambiguous,
+        "relation": question.relation,
+        "question": question.text,
+        "images": list(question.images),
+        "entity_ids": list(question.entities),
+        "entities": [names.get(entity, entity) for entity in question.entities],
+        "answers": list(question.answers),
+        "answer": dialogue.answer,
+        "accuracy": accuracy,
+        "correct": accuracy >= 1,
+        "identified": recorded,
+        "rank": rank,
+        "reward": score.total,
+        "terms": dict(score.terms),
+        "calls": trajectory.num_calls,
+        "rejections": rejections(dialogue),
+        "tokens": len(trajectory.ids),
+        "truncated": trajectory.truncated,
+        "failures": dict(trajectory.failures),
+        "turns": turn_rows(dialogue, correct=accuracy >= 1),
+    }
+
+
+def identified(dialogue: Dialogue) -> bool | None:
+    """Whether the recorded entities are the true ones for all images; None where none is recorded.
+
+    A method without a rerank (ProMSA) records nothing.
+    """
+    if not isinstance(dialogue.state, State):
+        return None
+    recorded = [search.entity and search.entity.entity for search in dialogue.state.images]
+    return recorded == list(dialogue.question.entities)
+
+
+def rejections(dialogue: Dialogue) -> int:
+    """Rejected batches, those at the limit included."""
+    return sum(isinstance(turn.action, Reject) for turn in dialogue.turns)
+
+
+def turn_rows(dialogue: Dialogue, *, correct: bool) -> list[dict]:
+    """The turns with a verdict on each decision: a rerank, a rejection or the answer."""
+    question = dialogue.question
+    rows, current, batch = [], 0, ()
+    for turn in dialogue.turns:
+        if turn.author == "environment":
+            candidates = tuple(found for found in turn.found if isinstance(found, Candidate))
+            batch = candidates or batch
+            rows.append(environment_row(turn, question))
+            continue
+        if isinstance(turn.action, SearchImage) and 1 <= turn.action.image <= len(question.images):
+            current = turn.action.image - 1
+        words = action_words(turn)
+        right = correct if words == "answer" else verdict(turn, batch, question.entities[current])
+        row = {"author": "policy", "text": turn.text, "decision": {"kind": words, "right": right}}
+        rows.append(row | ({"forced": True} if turn.forced else {}))
+    return rows
+
+
+def verdict(turn: Turn, batch: Sequence[Candidate], entity: str) -> bool | None:
+    """Whether a rerank named the true entity, or a rejection a batch without it; else None."""
+    match turn.action:
+        case Rerank(name):
+            named = [found for found in batch if normal_name(found.name) == normal_name(name)]
+            return bool(named) and named[0].entity == entity
+        case Reject() if batch:
+            return all(found.entity != entity for found in batch)
+    return None
+
+
+def action_words(turn: Turn) -> str:
+    """An action's name in lower-case words: `SearchImage(1)` is "search image"."""
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", type(turn.action).__name__).lower()
+
+
+def environment_row(turn: Turn, question: Question) -> dict:
+    """What came back; the true entity and the evidence are marked."""
+    candidates = [
+        {
+            "name": found.name,
+            "image": found.image,
+            "score": round(found.score, 4),
+            "right": found.entity in question.entities,
+        }
+        for found in turn.found
+        if isinstance(found, Candidate)
+    ]
+    passages = [
+        {"title": found.title, "text": found.text, "right": found.id in question.evidence}
+        for found in turn.found
+        if isinstance(found, Passage)
+    ]
+    parts = [{"image": part.key} if isinstance(part, ImageRef) else part for part in turn.parts]
+    return {
+        "author": "environment",
+        "parts": parts,
+        "candidates": candidates,
+        "passages": passages,
+    }
+
+
+def summary(rows: Sequence[Row]) -> Summary:
+    """Figures over all rows and by split, family, kind and split x family.
+
+    Raises:
+        ValueError: there is no row.
+    """
+    if not rows:
+        raise ValueError("There is nothing to summarise: no dialogue was run.")
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        for name in (row["split"], row["family"], row["kind"], f"{row['split']} {row['family']}"):
+            groups[name].append(row)
+    splits = sorted({row["split"] for row in rows})
+    figures = {name: metrics(members) for name, members in sorted(groups.items())}
+    mean = harmonic_mean([figures[split]["accuracy"] for split in splits])
+    return Summary(overall=metrics(rows) | {"accuracy": mean}, groups=figures)
+
+
+def metrics(rows: Sequence[Row]) -> dict[str, float]:
+    """Figures of one group; shares are 0 to 1."""
+    out = {
+        "dialogues": float(len(rows)),
+        "accuracy": mean(row["accuracy"] for row in rows),
+        "R@1": mean(row["rank"] == 1 for row in rows),
+        "R@15": mean(1 <= row["rank"] <= 15 for row in rows),
+        "rejections": mean(row["rejections"] for row in rows),
+        "calls": mean(row["calls"] for row in rows),
+        "tokens": mean(row["tokens"] for row in rows),
+        "truncated": mean(row["truncated"] for row in rows),
+        "reward": mean(row["reward"] for row in rows),
+    }
+    if any(row["identified"] is not None for row in rows):
+        out["ident"] = mean(bool(row["identified"]) for row in rows)
+    clear = [row["accuracy"] for row in rows if not row["ambiguous"]]
+    if clear:
+        out["accuracy, clear views"] = mean(clear)
+    for term in rows[0]["terms"]:
+        out[f"reward {term}"] = mean(row["terms"][term] for row in rows)
+    return out
+
+
+def mean(values: Iterable[float]) -> float:
+    return float(np.mean([float(value) for value in values]))
+
+
+def harmonic_mean(values: Sequence[float]) -> float:
+    """0 when any value is 0."""
+    return len(values) / sum(1 / value for value in values) if all(values) else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What one policy has more than another, in the metric's unit, and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def paired_change(
+    before: Sequence[Row],
+    after: Sequence[Row],
+    *,
+    value: Callable[[Row], float],
+    draws: int = 10_000,
+    seed: int = 0,
+) -> Change:
+    """The change of the mean of `value`, with a bootstrap over entities.
+
+    Raises:
+        ValueError: the two runs answered different questions.
+    """
+    old, new = by_question(before, value), by_question(after, value)
+    if old.keys() != new.keys():
+        raise ValueError(
+            f"The two runs share {len(old.keys() & new.keys())} of {len(old.keys() | new.keys())} "
+            "questions. Evaluate both with the same protocol."
+        )
+    entities: dict[str, list[float]] = defaultdict(list)
+    for (entity, question), values in new.items():
+        entities[entity].append(np.mean(values) - np.mean(old[entity, question]))
+    sums = np.array([sum(changes) for changes in entities.values()])
+    counts = np.array([len(changes) for changes in entities.values()])
+    drawn = np.random.default_rng(seed).integers(0, len(sums), (draws, len(sums)))
+    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return Change(mean=float(sums.sum() / counts.sum()), low=float(low), high=float(high))
+
+
+def by_question(
+    rows: Iterable[Row], value: Callable[[Row], float]
+) -> dict[tuple[str, str], list[float]]:
+    """(first entity, question) -> values of its dialogues."""
+    out: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        out[row["entity_ids"][0], row["data_id"]].append(float(value(row)))
+    return out
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def read_rows(path: Path) -> list[dict]:
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]

@@ -1,0 +1,96 @@
+"""A command line's changes of a config: typed at the door, close names suggested."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxagent.cli.configs import config_flags, flat, like, literal, read_config
+from jaxagent.cli.errors import UserError
+
+EXPERIMENT = "flags_mmagent_r2_grpo"
+
+
+def test_a_change_is_applied():
+    config = read_config(EXPERIMENT, {"rollout.samples": "3", "data.families": "single,bridge"})
+    assert config.rollout.samples == 3
+    assert config.data.families == ("single", "bridge")
+
+
+def test_a_typo_in_a_field_gets_the_nearest_name():
+    with pytest.raises(
+        UserError, match=r"no field 'rollout.sampels'.*Did you mean 'rollout.samples'\?"
+    ):
+        read_config(EXPERIMENT, {"rollout.sampels": "3"})
+
+
+def test_a_typo_in_an_experiment_gets_the_nearest_name():
+    with pytest.raises(UserError, match=rf"Did you mean '{EXPERIMENT}'\?"):
+        read_config("configs/flags_mmagent_r2_gpro.py", {})
+
+
+def test_all_mistakes_are_named_at_once():
+    with pytest.raises(UserError) as caught:
+        read_config(EXPERIMENT, {"rollout.sampels": "3", "rl.steps": "many"})
+    assert "rollout.sampels" in str(caught.value)
+    assert "config.rl.steps = 'many'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("default", "text", "value"),
+    [
+        (1, "2", 2),
+        (1.0, "2", 2.0),
+        (1.0, "1e-3", 0.001),
+        (True, "false", False),
+        ("a", "2", "2"),
+        ((1, 2), "(3,)", (3,)),
+        ((1, 2), "3", (3,)),
+        (("a",), "b,c", ("b", "c")),
+    ],
+)
+def test_a_value_takes_the_type_of_its_default(default, text, value):
+    assert like(default, text) == value
+    assert type(like(default, text)) is type(default)
+
+
+@pytest.mark.parametrize(
+    ("default", "text"),
+    [
+        (1, "2.5"),
+        (1, "True"),
+        (True, "1"),
+        (1.0, "fast"),
+        ((1, 2), "a,b"),
+        (1, "(1, 2)"),
+        (1, "None"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(default, text):
+    with pytest.raises(ValueError, match="expected"):
+        like(default, text)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_as_data(text):
+    literal(text)
+
+
+def test_deep_brackets_are_read_as_data():
+    literal("[" * 100_000)
+    literal("__import__('os').system('x')")
+
+
+def test_both_ways_to_write_a_flag_are_read():
+    assert config_flags(["--config.a.b=c", "--config.d", "-1"]) == {"a.b": "c", "d": "-1"}
+
+
+@pytest.mark.parametrize("words", [["--confg.a=1"], ["stray"], ["--config.a"]])
+def test_an_unknown_flag_is_refused(words):
+    with pytest.raises(UserError):
+        config_flags(words)
+
+
+def test_flat_names_are_sorted_and_dotted():
+    names = [name for name, _ in flat(read_config(EXPERIMENT, {}))]
+    assert names == sorted(names, key=lambda name: name.split("."))
+    assert "algorithm.horizon.c" in names

@@ -1,0 +1,58 @@
+"""A config is data: it builds, its sweep fits it, and its flattened text is the one checked in."""
+
+import importlib
+import os
+from pathlib import Path
+
+import pytest
+
+from jaxagent.cli.configs import experiments, flattened_text, like, read_config
+
+GOLDEN = Path(__file__).parent / "golden" / "configs"
+NAMES = experiments()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_flattened_text_is_the_golden_one(name: str):
+    text = flattened_text(read_config(name, {}))
+    golden = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert golden.exists(), f"no {golden}; UPDATE_GOLDEN=1 pytest tests/test_configs.py writes it"
+    assert text == golden.read_text(), f"{name} changed; if meant, run with UPDATE_GOLDEN=1"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_of_the_sweep_fits_the_locked_config(name: str):
+    module = importlib.import_module(f"configs.{name}")
+    for row in getattr(module, "sweep", list)():
+        assert row.get("name"), f"a row of {name} has no name"
+        read_config(name, {field: value for field, value in row.items() if field != "name"})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_docstring_names_the_command(name: str):
+    module = importlib.import_module(f"configs.{name}")
+    assert f"--config {name}" in (module.__doc__ or "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_changes_at_most_twenty_lines(name: str):
+    module = importlib.import_module(f"configs.{name}")
+    changed = [
+        line
+        for line in Path(module.__file__).read_text().splitlines()
+        if line.strip().startswith("c.")
+    ]
+    assert 1 <= len(changed) <= 20
+
+
+def test_no_golden_text_is_left_without_its_experiment():
+    assert sorted(path.stem for path in GOLDEN.glob("*.txt")) == NAMES
+
+
+def test_an_int_does_not_become_a_float_nor_a_tuple_change_its_items():
+    with pytest.raises(ValueError, match="int is expected"):
+        like(1, 1.5)
+    with pytest.raises(ValueError, match="tuple like"):
+        like((1, 2), ("a",))

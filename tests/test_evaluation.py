@@ -1,0 +1,218 @@
+"""Evaluation: which questions are asked, what is kept of a dialogue, and the figures."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jaxagent.agents.mmagent_r2 import (
+    Answer,
+    ImageSearch,
+    Reject,
+    Rerank,
+    SearchImage,
+    SearchText,
+    State,
+)
+from jaxagent.evaluation import (
+    Protocol,
+    chosen,
+    dialogue_row,
+    harmonic_mean,
+    metrics,
+    paired_change,
+    read_rows,
+    summary,
+    write_rows,
+)
+from jaxagent.types import Candidate, Dialogue, ImageRef, Passage, Question, Score, Trajectory, Turn
+
+
+def question(name: str, *, entity: str = "ro", split: str = "unseen_entity", **changes) -> Question:
+    fields = {
+        "data_id": name,
+        "images": (f"view:{entity}",),
+        "text": "What is its capital?",
+        "kind": "String",
+        "family": "single",
+        "answers": ("Bucharest",),
+        "entities": (entity,),
+        "relation": "capital",
+        "evidence": ("ro-1",),
+        "split": split,
+    }
+    return Question(**(fields | changes))
+
+
+def candidate(entity: str, name: str) -> Candidate:
+    return Candidate(entity=entity, name=name, image=f"kb:{entity}", score=0.5)
+
+
+CHAD, ROMANIA = candidate("td", "Chad"), candidate("ro", "Romania")
+ANDORRA = candidate("ad", "Andorra")
+
+
+def policy(action: object) -> Turn:
+    return Turn(author="policy", text="…", action=action)
+
+
+def returned(*found: Candidate | Passage) -> Turn:
+    return Turn(author="environment", parts=("1 ", ImageRef("kb:td")), found=found)
+
+
+def trajectory(*turns: Turn, recorded: Candidate | None = None) -> Trajectory:
+    state = State(images=(ImageSearch(entity=recorded),))
+    dialogue = Dialogue(
+        question=question("q"), turns=turns, state=state, done=True, answer="Bucharest"
+    )
+    nothing = np.zeros(4, np.float32)
+    return Trajectory(
+        dialogue=dialogue,
+        sample=0,
+        ids=np.arange(4),
+        written=nothing.astype(bool),
+        log_probs=nothing,
+        num_calls=2,
+    )
+
+
+def row(done: Trajectory, *, accuracy: float = 1.0, rank: int = 3) -> dict:
+    score = Score(total=2.0, terms={"outcome": 1.0, "format": 1.0})
+    return dialogue_row(done, score, accuracy=accuracy, rank=rank, names={"ro": "Romania"})
+
+
+def decisions(done: Trajectory) -> list[tuple[str, bool | None]]:
+    turns = row(done)["turns"]
+    return [(t["decision"]["kind"], t["decision"]["right"]) for t in turns if "decision" in t]
+
+
+def test_right_decisions_are_told_from_wrong_ones():
+    done = trajectory(
+        policy(SearchImage(1)),
+        returned(CHAD, ANDORRA),
+        policy(Reject()),
+        returned(ROMANIA),
+        policy(Reject()),
+        Turn(author="environment", parts=("No more batches for image 1.",)),
+        policy(Rerank("ROMANIA ")),
+        policy(Rerank("Chad")),
+        policy(SearchText(("Romania capital",))),
+        returned(Passage(id="ro-1", title="Romania", text="Capital: Bucharest")),
+        policy(Answer("Bucharest")),
+    )
+    assert decisions(done) == [
+        ("search image", None),
+        ("reject", True),
+        ("reject", False),
+        ("rerank", True),
+        ("rerank", False),
+        ("search text", None),
+        ("answer", True),
+    ]
+
+
+def test_a_rejection_before_any_batch_has_no_verdict():
+    assert decisions(trajectory(policy(Reject()))) == [("reject", None)]
+
+
+def test_a_decision_is_held_against_the_image_that_was_searched():
+    two = question("q2", images=("view:td", "view:ro"), entities=("td", "ro"))
+    done = trajectory(policy(SearchImage(2)), returned(CHAD, ROMANIA), policy(Rerank("Chad")))
+    dialogue = Dialogue(question=two, turns=done.dialogue.turns, state=State(images=()))
+    done = Trajectory(
+        dialogue=dialogue, sample=0, ids=done.ids, written=done.written, log_probs=done.log_probs
+    )
+    assert decisions(done)[-1] == ("rerank", False)
+
+
+def test_identification_needs_the_true_entity():
+    assert row(trajectory(recorded=ROMANIA))["identified"] is True
+    assert row(trajectory(recorded=CHAD))["identified"] is False
+    assert row(trajectory())["identified"] is False
+
+
+def test_rows_survive_the_file(tmp_path):
+    rows = [row(trajectory(policy(SearchImage(1)), returned(CHAD), recorded=CHAD))]
+    write_rows(tmp_path / "a" / "rows.jsonl", rows)
+    assert read_rows(tmp_path / "a" / "rows.jsonl") == json.loads(json.dumps(rows)) == rows
+
+
+def test_every_entity_is_asked_about_before_any_is_asked_twice():
+    questions = [question(f"{entity}{n}", entity=entity) for entity in "abcd" for n in range(5)]
+    kept = chosen(questions, Protocol(splits=("unseen_entity",), count=6, seed=1))
+    counts = sorted(sum(q.entities[0] == entity for q in kept) for entity in "abcd")
+    assert counts == [1, 1, 2, 2]
+    assert kept == [q for q in questions if q in kept]
+
+
+def test_splits_share_the_count_and_the_seed_decides():
+    questions = [
+        question(f"{split}{n}", entity=str(n % 7), split=split)
+        for split in ("unseen_entity", "unseen_question")
+        for n in range(40)
+    ]
+    protocol = Protocol(splits=("unseen_entity", "unseen_question"), count=11)
+    first, again = chosen(questions, protocol), chosen(questions, protocol)
+    assert first == again
+    assert [sum(q.split == split for q in first) for split in protocol.splits] == [6, 5]
+    other = Protocol(splits=protocol.splits, count=11, seed=5)
+    assert chosen(questions, other) != first
+
+
+def test_an_empty_split_is_refused():
+    with pytest.raises(ValueError, match="no question in split 'unseen_question'"):
+        chosen([question("q")], Protocol(splits=("unseen_question",)))
+
+
+def counted(split: str, accuracy: float, *, entity: str = "ro", name: str = "q") -> dict:
+    base = row(trajectory(recorded=ROMANIA), accuracy=accuracy)
+    return base | {"split": split, "entity_ids": [entity], "data_id": name}
+
+
+def test_overall_accuracy_is_the_harmonic_mean_over_splits():
+    rows = [counted("unseen_entity", 0.0), counted("unseen_entity", 1.0)]
+    rows += [counted("unseen_question", 1.0)]
+    found = summary(rows)
+    assert found.overall["accuracy"] == pytest.approx(2 / 3)
+    assert found.groups["unseen_entity"]["accuracy"] == 0.5
+    assert found.groups["unseen_question single"]["dialogues"] == 1
+    assert found.overall["ident"] == 1.0
+    assert found.overall["R@1"] == 0.0
+    assert found.overall["R@15"] == 1.0
+    assert found.overall["reward outcome"] == 1.0
+
+
+def test_the_harmonic_mean_with_a_zero_is_zero():
+    assert harmonic_mean([0.0, 1.0]) == 0.0
+    assert harmonic_mean([0.5, 0.25]) == pytest.approx(1 / 3)
+
+
+def test_a_method_that_records_nothing_has_no_ident():
+    assert "ident" not in metrics([counted("unseen_entity", 1.0) | {"identified": None}])
+
+
+def test_no_row_is_refused():
+    with pytest.raises(ValueError, match="no dialogue"):
+        summary([])
+
+
+def test_the_interval_of_a_paired_change_draws_entities():
+    names = [(str(entity), f"{entity}-{n}") for entity in range(30) for n in range(4)]
+    stream = np.random.default_rng(0)
+    before = [counted("s", 0.0, entity=e, name=n) for e, n in names]
+    gain = {str(entity): float(stream.random() < 0.5) for entity in range(30)}
+    after = [counted("s", gain[e], entity=e, name=n) for e, n in names]
+    change = paired_change(before, after, value=lambda r: r["accuracy"])
+    share = np.mean(list(gain.values()))
+    assert change.mean == pytest.approx(share)
+    width = 2 * 1.96 * np.sqrt(share * (1 - share) / 30)
+    assert change.high - change.low == pytest.approx(width, rel=0.15)
+
+
+def test_a_paired_change_of_different_questions_is_refused():
+    with pytest.raises(ValueError, match="share 0 of 2 questions"):
+        paired_change(
+            [counted("s", 1.0, name="a")],
+            [counted("s", 1.0, name="b")],
+            value=lambda r: r["accuracy"],
+        )
