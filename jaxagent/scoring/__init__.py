@@ -1,0 +1,1 @@
+"""Scores of finished dialogues: answers by the data set's metric, rewards, reported metrics."""
