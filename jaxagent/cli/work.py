@@ -1,0 +1,93 @@
+"""A work folder: what lies where in it, and the checks before anything long starts.
+
+config.json            the resolved config, one flat field a line
+kb/                    the benchmark and its knowledge base (shared by the runs of a sweep)
+checkpoints/  logs/    of the training; logs holds metrics.jsonl and TensorBoard's files
+evaluation/            before.jsonl and after.jsonl, one dialogue a line
+compiled/              JAX's persistent compilation cache
+report.html
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+from ml_collections import ConfigDict
+
+from jaxagent.cli.configs import flat, save_config
+from jaxagent.cli.errors import UserError
+
+
+@dataclass(frozen=True)
+class WorkFolder:
+    """The paths under `root`."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def metrics(self) -> Path:
+        return self.logs / "metrics.jsonl"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    def dialogues(self, when: str) -> Path:
+        """Rows of the evaluation `before` or `after` training, or of a named one."""
+        return self.root / "evaluation" / f"{when}.jsonl"
+
+
+def open_work_folder(path: str) -> WorkFolder:
+    """The folder, made when missing and known to be writable; JAX's compilations are kept in it."""
+    root = Path(path).expanduser().absolute()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        probe = root / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            f"The work folder {root} cannot be written: {error.strerror}. "
+            "Give another one with --workdir."
+        ) from error
+    keep_compilations(root / "compiled")
+    return WorkFolder(root)
+
+
+def keep_compilations(folder: Path) -> None:
+    """JAX's persistent compilation cache in `folder`, unless the environment names another."""
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(folder)
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def claim(folder: WorkFolder, config: ConfigDict) -> None:
+    """Writes the config into the folder, or checks that the folder was begun with the same one."""
+    if not folder.config.exists():
+        save_config(config, folder.config)
+        return
+    begun = json.loads(folder.config.read_text())
+    wanted = json.loads(json.dumps(dict(flat(config))))
+    changed = sorted(
+        name for name in begun.keys() | wanted.keys() if begun.get(name) != wanted.get(name)
+    )
+    if changed:
+        shown = ", ".join(f"{name} was {begun.get(name)!r}" for name in changed[:3])
+        raise UserError(
+            f"The work folder {folder.root} holds a training with another config ({shown}). "
+            "Give the same fields to resume it, or another --workdir."
+        )

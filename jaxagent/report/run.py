@@ -1,0 +1,213 @@
+"""A `Report` from what a run left in its folder: scalars, dialogues, config."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from jaxagent.evaluation import Row, Summary, paired_change, summary
+from jaxagent.report.records import Curve, Figure, Report, Table
+
+CURVES = {
+    "reward/total": "Reward of the sampled dialogues",
+    "reward/outcome": "Reward: right answer",
+    "reward/verification": "Reward: right decisions",
+    "reward/format": "Reward: syntax kept",
+    "reward/cost": "Reward: cost of calls",
+    "rollout/calls": "Tool calls a dialogue",
+    "rollout/tokens": "Tokens a dialogue",
+    "update/loss": "Loss",
+    "update/entropy": "Entropy of the policy, nats",
+    "update/clipped": "Share of ratios clipped",
+    "update/grad_norm": "Norm of the gradient",
+    "sft/loss": "Cold start: loss",
+}
+"""Scalars that are drawn first, with their titles; others follow under their own names."""
+HIDDEN = ("time/", "compile/")
+"""Scalars that are drawn nowhere: they tell of the machine, not of the learning."""
+METRICS = ("accuracy", "ident", "R@1", "R@15", "rejections", "calls", "tokens", "reward")
+SHARES = ("accuracy", "ident", "R@1", "R@15")
+
+
+def run_report(
+    *,
+    title: str,
+    summary_line: str,
+    scalars: Iterable[Mapping[str, float]],
+    before: Sequence[Row],
+    after: Sequence[Row],
+    facts: Mapping[str, str],
+    num_dialogues: int,
+) -> Report:
+    """The page of one run.
+
+    Args:
+        before, after: dialogues of the two evaluations; either may be empty.
+        num_dialogues: dialogues that can be read on the page, spread over the last evaluation.
+    """
+    curves = list(scalar_curves(scalars))
+    rows = after or before
+    return Report(
+        title=title,
+        summary=summary_line,
+        figures=headlines(before, after, curves) if rows else (),
+        curves=curves,
+        tables=tables(before, after) if rows else (),
+        dialogues=sample_of(rows, num_dialogues),
+        facts=facts,
+    )
+
+
+def scalar_curves(rows: Iterable[Mapping[str, float]]) -> Iterable[Curve]:
+    """One curve a scalar, known ones first."""
+    series: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        for name, value in row.items():
+            if name != "step" and not name.startswith(HIDDEN) and value is not None:
+                series[name].append((row["step"], value))
+    known = [name for name in CURVES if name in series]
+    for name in [*known, *sorted(series.keys() - CURVES.keys())]:
+        yield Curve(title=CURVES.get(name, name), series={name: series[name]})
+
+
+def headlines(before: Sequence[Row], after: Sequence[Row], curves: Sequence[Curve]) -> list[Figure]:
+    """The three figures that matter: right answers, right entities, reward in training."""
+    rows = after or before
+    now = summary(rows).overall
+    then = summary(before).overall if before and after else {}
+    figures = [
+        Figure(
+            label="Right answers",
+            value=percent(now["accuracy"]),
+            note=was(then, "accuracy") + f"{len(rows)} questions, harmonic mean over splits",
+        )
+    ]
+    if "ident" in now:
+        figures.append(
+            Figure(
+                label="Right entity named",
+                value=percent(now["ident"]),
+                note=was(then, "ident")
+                + f"the retriever's first: {percent(now['R@1'])}, its 15: {percent(now['R@15'])}",
+            )
+        )
+    reward = [curve for curve in curves if curve.title == CURVES["reward/total"]]
+    if reward:
+        first, last = ends([y for _, y in reward[0].series["reward/total"]])
+        note = f"was {first:.2f}; means of the first and last fifth of training"
+        figures.append(Figure(label="Reward in training", value=f"{last:.2f}", note=note))
+    return figures
+
+
+def ends(values: Sequence[float]) -> tuple[float, float]:
+    """Means of the first and of the last fifth."""
+    width = max(1, len(values) // 5)
+    return sum(values[:width]) / width, sum(values[-width:]) / width
+
+
+def was(then: Mapping[str, float], name: str) -> str:
+    return f"was {percent(then[name])}; " if name in then else ""
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def tables(before: Sequence[Row], after: Sequence[Row]) -> list[Table]:
+    """Figures by split, by family and kind, and the change with its interval."""
+    runs = {name: summary(rows) for name, rows in (("before", before), ("after", after)) if rows}
+    out = [by_split(runs), by_type(runs)]
+    if before and after:
+        out.append(changes(before, after))
+    return out
+
+
+def by_split(runs: Mapping[str, Summary]) -> Table:
+    splits = sorted(next(iter(runs.values())).groups.keys() & all_splits(runs))
+    rows = [
+        [label(split), name, int(figures["dialogues"]), *cells(figures)]
+        for split in splits
+        for name, figures in ((name, run.groups[split]) for name, run in runs.items())
+    ]
+    if len(splits) > 1:
+        rows += [
+            ["all", name, int(run.overall["dialogues"]), *cells(run.overall)]
+            for name, run in runs.items()
+        ]
+    return Table(
+        title="By split",
+        columns=["split", "policy", "dialogues", *METRICS],
+        rows=rows,
+        note="Accuracy, ident. and R@k in percent; accuracy over all is the harmonic mean of the "
+        "splits. R@k is the retriever's alone. Rejections, calls and tokens are means a dialogue.",
+    )
+
+
+def all_splits(runs: Mapping[str, Summary]) -> set[str]:
+    """Groups that have subgroups `split family`."""
+    names = {name for run in runs.values() for name in run.groups}
+    return {name.partition(" ")[0] for name in names if " " in name}
+
+
+def cells(figures: Mapping[str, float]) -> list[float | None]:
+    return [
+        None if name not in figures else figures[name] * (100 if name in SHARES else 1)
+        for name in METRICS
+    ]
+
+
+def by_type(runs: Mapping[str, Summary]) -> Table:
+    groups = sorted({name for run in runs.values() for name in run.groups} - all_splits(runs))
+    groups = [name for name in groups if " " not in name]
+    rows = []
+    for group in groups:
+        of = [run.groups.get(group, {}) for run in runs.values()]
+        counts = max(int(figures.get("dialogues", 0)) for figures in of)
+        accuracy = [100 * figures["accuracy"] if figures else None for figures in of]
+        rows.append([label(group), counts, *accuracy])
+    columns = ["questions", "dialogues", *(f"accuracy {name}" for name in runs)]
+    return Table(title="By family and kind of answer", columns=columns, rows=rows, note="Percent.")
+
+
+def changes(before: Sequence[Row], after: Sequence[Row]) -> Table:
+    """After less before on the same questions."""
+    rows = []
+    for split in sorted({row["split"] for row in after}):
+        old = [row for row in before if row["split"] == split]
+        new = [row for row in after if row["split"] == split]
+        for name, value in (
+            ("accuracy", "accuracy"),
+            ("ident", "identified"),
+            ("reward", "reward"),
+        ):
+            if any(row[value] is None for row in (*old, *new)):
+                continue
+            change = paired_change(old, new, value=lambda row, value=value: row[value])
+            unit = 100 if name in SHARES else 1
+            interval = f"{unit * change.low:+.3g} to {unit * change.high:+.3g}"
+            rows.append([label(split), name, f"{unit * change.mean:+.3g}", interval])
+    return Table(
+        title="What training changed",
+        columns=["split", "figure", "after − before", "95 % interval"],
+        rows=rows,
+        note="Points of percent for accuracy and ident. The interval is a paired bootstrap that "
+        "draws entities.",
+    )
+
+
+def label(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def sample_of(rows: Sequence[Row], count: int) -> list[Row]:
+    """Every so-many-th dialogue."""
+    if len(rows) <= count:
+        return list(rows)
+    return [rows[at * len(rows) // count] for at in range(count)]
+
+
+def read_scalars(path: Path) -> list[dict]:
+    """Rows of metrics.jsonl; none when there is no such file."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
