@@ -1,9 +1,6 @@
 """The tools that methods call, as batched functions over an open base and an injected summariser.
 
-A batch that meets a missing key, an unreadable file or a bad value is taken apart and each call
-tried alone, so that one unreadable image costs one dialogue an observation and no other row
-anything. Another exception is a fault of the program and rises. Deadlines and retries are the
-engine's.
+A search that cannot be made raises; deadlines, retries and `Failed` are the engine's business.
 """
 
 from collections import defaultdict
@@ -27,7 +24,6 @@ from jaxagent.retrieval.search import search_images, search_passages
 from jaxagent.types import Passage
 
 T = TypeVar("T")
-DATA_ERRORS = (KeyError, OSError, ValueError)
 Summarise = Callable[[Sequence[SummaryQuery]], Sequence[str | Failed]]
 """Summaries in the order of the queries."""
 
@@ -45,7 +41,7 @@ def image_tool(base: KnowledgeBase) -> Tool:
         )
         return [Found(candidates=tuple(candidates)) for candidates in found]
 
-    return _one_by_one_after_error(search)
+    return search
 
 
 def page_tool(base: KnowledgeBase) -> Tool:
@@ -95,7 +91,7 @@ def text_tool(base: KnowledgeBase) -> Tool:
             for row in arguments
         ]
 
-    return _one_by_one_after_error(search)
+    return search
 
 
 def summary_tool(summarise: Summarise) -> Tool:
@@ -105,7 +101,7 @@ def summary_tool(summarise: Summarise) -> Tool:
         texts = summarise([_arguments(call, SummaryQuery) for call in calls])
         return [text if isinstance(text, Failed) else Found(text=text) for text in texts]
 
-    return _one_by_one_after_error(condense)
+    return condense
 
 
 def all_tools(base: KnowledgeBase, summarise: Summarise) -> Tools:
@@ -125,20 +121,3 @@ def _arguments(call: ToolCall, kind: type[T]) -> T:
             f" it takes {kind.__name__}."
         )
     return call.arguments
-
-
-def _one_by_one_after_error(tool: Tool) -> Tool:
-    def one(call: ToolCall) -> Result:
-        try:
-            (result,) = tool([call])
-        except DATA_ERRORS as error:
-            return Failed(f"{type(error).__name__}: {error}")
-        return result
-
-    def isolated(calls: Sequence[ToolCall]) -> Sequence[Result]:
-        try:
-            return tool(calls)
-        except DATA_ERRORS:
-            return [one(call) for call in calls]
-
-    return isolated

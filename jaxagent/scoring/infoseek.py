@@ -1,14 +1,14 @@
 """InfoSeek's answer metric, exactly as its official evaluator computes it, and a guarded form.
 
-String and Time: equality of normalised texts with any alias (no year arithmetic). Numerical: a number
-inside the reference range, or a range that lies in it or meets it with
+String and Time: equality of normalised texts with any alias (no year arithmetic). Numerical: a
+number inside the reference range, or a range that lies in it or meets it with
 
     IoU = overlap / (length + length of the reference - overlap) >= 1/2,   lengths + 1e-12.
 
-Source: edchengg/infoseek_eval, infoseek_eval.py at bec0c4c, rebuilt from its behaviour; its quirks are
-kept, since published figures contain them (`.5` is read as 5, "no number" as the range [0, 0], units
-and magnitude words are ignored). They are reachable exploits for a policy in training, so rewards use
-`guarded_score`. Every function is linear in the length of its input.
+Source: edchengg/infoseek_eval, infoseek_eval.py at bec0c4c, rebuilt from its behaviour; its quirks
+are kept, since published figures contain them (`.5` is read as 5, "no number" as the range [0, 0],
+units and magnitude words are ignored). They are exploits in reach of a policy in training, so
+rewards use `guarded_score`. Every function is linear in the length of its input.
 """
 
 import json
@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from jaxagent.types import AnswerKind, Question
 
 EPSILON = 1e-12
+MAX_ANSWER = 10_000
+"""Characters above which nothing is an answer for `guarded_score`."""
 Reference = Sequence[str] | Sequence[Mapping[str, object]] | Mapping[str, object]
-"""`answer_eval` as the files hold it: aliases, a list with one `{wikidata, range}`, or that bare."""
+"""`answer_eval` as the files hold it: aliases, a list with one `{wikidata, range}`, or the dict."""
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -70,7 +72,7 @@ def _in_range(predicted: float | tuple[float, float], low: float, high: float) -
 
 
 def official_score(prediction: str, reference: Reference, *, kind: AnswerKind) -> float:
-    """1 if the prediction matches the reference, else 0; raises ValueError as the evaluator does."""
+    """1 if the prediction matches, else 0; raises ValueError where the evaluator does."""
     if kind == "Numerical":
         row = reference if isinstance(reference, Mapping) else reference[0]
         low, high = [float(str(bound)) for bound in row["range"]][:2]
@@ -93,11 +95,12 @@ def reference_of(question: Question) -> Reference:
 def guarded_score(prediction: str | None, question: Question) -> float:
     """`official_score` for training: 0 where nothing was answered or nothing could be read.
 
-    Nothing: no or a blank answer, a text that normalises to nothing ("a", "..."), a numerical answer
-    without a number. A number that makes the evaluator stop scores 0.
+    Nothing: no or a blank answer, a text that normalises to nothing ("a", "..."), a numerical
+    answer without a number, a text too long to be an answer. A number that makes the evaluator stop
+    scores 0.
     """
     reference = reference_of(question)
-    if prediction is None or not normal_answer(prediction):
+    if prediction is None or len(prediction) > MAX_ANSWER or not normal_answer(prediction):
         return 0.0
     try:
         if question.kind == "Numerical" and not first_numbers(prediction):

@@ -1,0 +1,136 @@
+"""Rewards of finished dialogues, every term reported.
+
+    MMAgent-R2   R = outcome + format + verification                 (equations 2 to 4)
+    ProMSA       R = outcome + format - lambda min(calls / H_max, 1)   (equation 12)
+
+The outcome is the data set's own metric in its guarded form. The verification term pays delta for
+rejecting a batch without the true entity and 1 for reranking the true entity. Ours is its guard: a
+batch is scored once, by its first verification, and after an image's first Rerank nothing more is
+paid for that image; otherwise searching and verifying again and again is paid each time.
+"""
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jaxagent.agents import mmagent_r2, promsa
+from jaxagent.scoring.infoseek import guarded_score
+from jaxagent.types import Score, Trajectory
+
+Reward = Callable[[Trajectory], Score]
+
+
+class RewardError(RuntimeError):
+    """A reward that could not be computed; the message names the sample."""
+
+
+def _score(terms: dict[str, float]) -> Score:
+    return Score(total=sum(terms.values()), terms=terms)
+
+
+def _check_weights(reward: object, names: Sequence[str]) -> None:
+    for name in names:
+        if (value := getattr(reward, name)) < 0:
+            raise ValueError(f"{type(reward).__name__}.{name} is {value}; it must be 0 or more.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MMAgentR2Reward:
+    """Terms `outcome`, `format`, `verification`; `reject` is the paper's delta."""
+
+    reject: float = 0.2
+    format: float = 1.0
+    """For a dialogue whose every turn kept the syntax (ours: all or nothing)."""
+
+    def __post_init__(self):
+        _check_weights(self, ("reject", "format"))
+
+    def __call__(self, trajectory: Trajectory) -> Score:
+        dialogue = trajectory.dialogue
+        state = dialogue.state
+        well_formed = dialogue.done and not state.forced and not state.faults
+        return _score(
+            {
+                "outcome": guarded_score(dialogue.answer, trajectory.question),
+                "format": self.format * well_formed,
+                "verification": self.verification(state, trajectory.question.entities),
+            }
+        )
+
+    def verification(self, state: mmagent_r2.State, entities: Sequence[str]) -> float:
+        """What the guard pays for the verifications, given the true entity of every image."""
+        paid = 0.0
+        scored: set[tuple[int, int]] = set()
+        reranked: set[int] = set()
+        for step in state.verifications:
+            first = (step.image, step.batch) not in scored and step.image not in reranked
+            scored.add((step.image, step.batch))
+            if step.chosen is not None:
+                reranked.add(step.image)
+            if first:
+                paid += self._paid(state, step, entities[step.image])
+        return paid
+
+    def _paid(self, state: mmagent_r2.State, step: mmagent_r2.Verification, truth: str) -> float:
+        if step.chosen is not None:
+            return float(step.chosen == truth)
+        batch = state.images[step.image].batches[step.batch]
+        return self.reject * all(candidate.entity != truth for candidate in batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProMSAReward:
+    """Terms `outcome`, `format`, `cost` (negative)."""
+
+    format: float = 0.5
+    """For an answered dialogue without a fault (the release's value)."""
+    cost: float = 0.5
+    """lambda."""
+    max_calls: int = 6
+    """H_max: the calls at which the cost is full (the release: 7)."""
+
+    def __post_init__(self):
+        _check_weights(self, ("format", "cost"))
+        if self.max_calls < 1:
+            raise ValueError(f"ProMSAReward.max_calls is {self.max_calls}; it must be at least 1.")
+
+    def __call__(self, trajectory: Trajectory) -> Score:
+        dialogue = trajectory.dialogue
+        state = dialogue.state
+        well_formed = dialogue.answer is not None and not state.faults
+        return _score(
+            {
+                "outcome": guarded_score(dialogue.answer, trajectory.question),
+                "format": self.format * well_formed,
+                "cost": -self.cost * min(state.num_calls / self.max_calls, 1.0),
+            }
+        )
+
+
+REWARDS: dict[str, Reward] = {mmagent_r2.NAME: MMAgentR2Reward(), promsa.NAME: ProMSAReward()}
+"""The reward of each method, with the papers' weights."""
+
+
+def method_reward(name: str) -> Reward:
+    """The default reward of the method `name`; raises ValueError for an unknown one."""
+    if name not in REWARDS:
+        near = difflib.get_close_matches(name, REWARDS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"There is no reward for method {name!r}. Known: {', '.join(REWARDS)}.{hint}"
+        )
+    return REWARDS[name]
+
+
+def scores(reward: Reward, trajectories: Sequence[Trajectory]) -> list[Score]:
+    """The score of every trajectory; a reward that raises stops with a RewardError."""
+    found = []
+    for trajectory in trajectories:
+        try:
+            found.append(reward(trajectory))
+        except Exception as error:
+            raise RewardError(
+                f"The reward of question {trajectory.question.data_id}, sample"
+                f" {trajectory.sample}, raised {type(error).__name__}: {error}."
+            ) from error
+    return found
