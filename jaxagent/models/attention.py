@@ -1,8 +1,8 @@
 """Grouped-query attention and the KV cache.
 
-softmax(q k^T / sqrt(h)) v, where the n query heads share k key and value heads in groups of g = n / k. The
-groups are an axis of the einsum, so keys and values are never repeated in memory. Scores and softmax are
-float32. A row that sees nothing returns finite values that nobody reads.
+softmax(q k^T / sqrt(h)) v, where n query heads share k key and value heads in groups of n / k. The
+groups are an axis of the einsum, so keys and values are never repeated in memory. Scores and
+softmax are float32. A row that sees nothing returns finite values that nobody reads.
 """
 
 from typing import NamedTuple
@@ -16,13 +16,13 @@ from jaxagent.models.config import TextConfig
 
 
 class KVCache(NamedTuple):
-    """Keys and values of all layers in one array; a page is one row's whole slot, `kv` holds k keys, k values."""
+    """Keys and values of all layers; a page is a row's whole slot, `kv` is k keys then k values."""
 
     pages: Float[Array, "l pages page kv h"]
 
 
 class Place(NamedTuple):
-    """Where a chunk stands in the cache: the page of each row (None: page b for row b) and its first slot."""
+    """Where a chunk stands: the page of each row (None: page b for row b) and its first slot."""
 
     rows: Int[Array, " b"] | None
     start: Int[Array, " b"]
@@ -81,7 +81,7 @@ def append(
     v: Float[Array, "b t k h"],
     place: Place,
 ) -> KVCache:
-    """The cache with a chunk's keys and values written; what would lie behind a page's end is dropped."""
+    """The cache with a chunk's keys and values; what would lie behind a page's end is dropped."""
     b, t = k.shape[:2]
     rows = jnp.arange(b) if place.rows is None else place.rows
     slots = place.start[:, None] + jnp.arange(t)[None]

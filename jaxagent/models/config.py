@@ -126,7 +126,7 @@ class Qwen3VLConfig:
 
 def _text_config(fields: Mapping[str, Any]) -> TextConfig:
     text = fields["text_config"]
-    # transformers 5 writes `rope_parameters`; the published folders hold `rope_scaling` + `rope_theta`
+    # transformers 5 writes `rope_parameters`; published folders hold `rope_scaling`, `rope_theta`
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
     if (kind := rope.get("rope_type", "default")) != "default":
         raise ConfigError(f"rope_type={kind!r} is not supported; only 'default' is.")

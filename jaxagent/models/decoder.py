@@ -3,10 +3,11 @@
     x = x + o(attention(rotate(norm(q)), rotate(norm(k)), v))      q, k, v of norm(x)
     x = x + down(silu(gate) * up)                                  gate, up of norm(x)
 
-Flags of the config switch the norms of q and k (Qwen3) and the biases of q, k, v (Qwen2). Deepstack adds one
-set of image features after each of the first layers. Those layers are a stack of their own, so the tower is
-two scans and no layer adds zeros. One layer body serves both the packed forward pass and the cached one: what
-differs is the `attend` that it is given. The cache is the scans' carry.
+Flags of the config switch the norms of q and k (Qwen3) and the biases of q, k, v (Qwen2). Deepstack
+adds one set of image features after each of the first layers. Those layers are a stack of their
+own, so the tower is two scans and no layer adds zeros. One layer body serves both the packed
+forward pass and the cached one: what differs is the `attend` that it is given. The cache is the
+scans' carry.
 """
 
 from collections.abc import Callable
@@ -28,14 +29,14 @@ Attend = Callable[..., tuple[Array, KVCache | None]]
 
 
 class ImageFeatures(NamedTuple):
-    """The tokens of encoded images, and what deepstack adds to the first text layers at the same tokens."""
+    """The tokens of images, and what deepstack adds at them after each of the first text layers."""
 
     tokens: Float[Array, "i n d"]
     deepstack: Float[Array, "s i n d"]
 
 
 class Placed(NamedTuple):
-    """Image features and, for each text token, the row of the flattened `[i * n]` that it takes, or -1."""
+    """Image features and, for each token, the row of the flattened `[i n]` that it takes, or -1."""
 
     features: ImageFeatures
     index: Int[Array, "b t"]

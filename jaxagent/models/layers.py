@@ -1,7 +1,8 @@
 """The small layers that every tower is built of.
 
-Norms compute in float32 and return the input's dtype. Nothing promotes a dtype or a rank on its own, so the
-layers run under JAX's strict promotion in float32 and in bfloat16. Initial weights are normal with variance
+Norms compute in float32 and return the input's dtype. Nothing promotes a dtype or a rank on its
+own, so the layers run under JAX's strict promotion in float32 and in bfloat16. Initial weights are
+normal with variance
 1 / fan-in; biases start at 0 and norm scales at 1.
 """
 
@@ -20,7 +21,7 @@ def _broadcast(vector: Array, ndim: int) -> Array:
 
 
 class Linear(nnx.Module):
-    """x . kernel (+ bias), contracting the last `len(inputs)` axes of x; kernel is `[*inputs, *outputs]`."""
+    """x . kernel (+ bias) over the last `len(inputs)` axes of x; kernel: `[*inputs, *outputs]`."""
 
     def __init__(
         self,

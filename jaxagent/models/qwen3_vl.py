@@ -1,14 +1,15 @@
 """Dense Qwen3-VL: vision tower, mergers, text tower, and the pure functions that the rest calls.
 
-Vision tower: patches are projected, the learned square table of positions is interpolated to the image's grid
-(bilinear, corners aligned), then blocks with two-axis rotary positions attend within one frame:
+Vision tower: patches are projected, the learned square table of positions is interpolated to the
+image's grid (bilinear, corners aligned), then blocks with two-axis rotary positions attend within
+one frame:
 
     x = x + o(attention(rotate(q), rotate(k), v));  x = x + mlp(layer_norm(x))
 
-The merger makes one text token of every merge x merge patches; the outputs of the deepstack layers pass
-mergers of their own and are added to the first text layers. Source: Qwen3-VL (arXiv 2511.21631), held against
-transformers' `modeling_qwen3_vl`. Left out: video time stamps (they are plain text, written by whoever builds
-the prompt) and the mixture-of-experts sizes.
+The merger makes one text token of every merge x merge patches; the outputs of the deepstack layers
+pass mergers of their own and are added to the first text layers. Source: Qwen3-VL (arXiv
+2511.21631), held against transformers' `modeling_qwen3_vl`. Left out: video time stamps (they are
+plain text, written by whoever builds the prompt) and the mixture-of-experts sizes.
 """
 
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ class VisionBlock(nnx.Module):
 
 
 class Merger(nnx.Module):
-    """One text token of each merge x merge patches; the norm stands before or after they are joined."""
+    """One text token of merge x merge patches; the norm stands before or after they are joined."""
 
     def __init__(self, config: VisionConfig, *, norm_joined: bool, rngs: nnx.Rngs):
         joined = config.width * config.merge**2
@@ -111,7 +112,7 @@ class VisionTower(nnx.Module):
         rotation = Rotation(*(part[None] for part in rotation))
         graph, params = nnx.split(self.blocks)
 
-        # The tap of layer l is written to its own slot; layers without one share a slot nobody reads.
+        # Each deepstack layer writes to its own slot; the others share one that nobody reads.
         slots = np.full(config.layers, num_taps)
         slots[list(config.deepstack)] = np.arange(num_taps)
 
@@ -180,8 +181,9 @@ def _graph_and_shapes(config: Qwen3VLConfig) -> tuple[nnx.GraphDef, Params]:
 class Model:
     """Qwen3-VL as pure functions of its parameters.
 
-    A value without weights: hashable, equal to every model of the same sizes, fit for a static argument of
-    `jax.jit`. `remat` recomputes each text layer in the backward pass instead of keeping its activations.
+    A value without weights: hashable, equal to every model of the same sizes, fit for a static
+    argument of `jax.jit`. `remat` recomputes each text layer in the backward pass instead of
+    keeping its activations.
     """
 
     config: Qwen3VLConfig
@@ -220,9 +222,9 @@ class Model:
     ) -> Float[Array, "b t d"]:
         """The hidden states of packed rows.
 
-        A token sees the earlier tokens of its own segment; segment 0 is padding, whose ids and features are
-        never read. `feature_index` gives the row of the flattened features that stands at a token, -1 for a
-        token of text.
+        A token sees the earlier tokens of its own segment; segment 0 is padding, whose ids and
+        features are never read. `feature_index` gives the row of the flattened features that stands
+        at a token, -1 for a token of text.
         """
         text = self._module(params).text
         real = segments > 0
@@ -253,10 +255,11 @@ class Model:
     ) -> tuple[Float[Array, "b t d"], KVCache]:
         """The hidden states of a chunk appended to each row, and the cache that holds it.
 
-        Token j of row b is written to slot `start[b] + j` and sees the slots up to its own. What pads a chunk's
-        end is written too, but later tokens overwrite it before anyone sees it. `rows` are the cache's rows (None:
-        all, in order). `length` (static) bounds the slots that are read; every token must stand below it.
-        Donate the cache to the enclosing jit, or it is copied.
+        Token j of row b is written to slot `start[b] + j` and sees the slots up to its own. What
+        pads a chunk's end is written too, but later tokens overwrite it before anyone sees it.
+        `rows` are the cache's rows (None: all, in order). `length` (static) bounds the slots that
+        are read; every token must stand below it. Donate the cache to the enclosing jit, or it is
+        copied.
         """
         text = self._module(params).text
         images = None if features is None else Placed(features, feature_index)

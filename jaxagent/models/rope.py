@@ -1,16 +1,18 @@
-"""Rotary positions: text, multimodal (M-RoPE, sectioned or interleaved) and the vision tower's two axes.
+"""Rotary positions: text, M-RoPE (sectioned or interleaved) and the two axes of the vision tower.
 
-A token has three positions: time, height, width. Text moves all three together; the tokens of an image share
-one time and differ in height and width, and the text after an image goes on from the larger side of its grid:
+A token has three positions: time, height, width. Text moves all three together; the tokens of an
+image share one time and differ in height and width, and the text after an image goes on from the
+larger side of its grid:
 
     token    T  T  [ image, 2 x 2 ]  T        three tokens of text around one image of 2 x 2 tokens
     time     0  1   2  2  2  2       4
     height   0  1   2  2  3  3       4
     width    0  1   2  3  2  3       4
 
-Each rotary frequency turns with one of the three. Sectioned (Qwen2-VL, 2.5): the first ones by time, the next
-by height, the last by width. Interleaved (Qwen3-VL): time, height, width in turn until the sections of height
-and width are used up, then time. Sources: Qwen2-VL (arXiv 2409.12191, 2.1), Qwen3-VL (arXiv 2511.21631).
+Each rotary frequency turns with one of the three. Sectioned (Qwen2-VL, 2.5): the first ones by
+time, the next by height, the last by width. Interleaved (Qwen3-VL): time, height, width in turn
+until the sections of height and width are used up, then time. Sources: Qwen2-VL (arXiv 2409.12191,
+2.1), Qwen3-VL (arXiv 2511.21631).
 """
 
 from collections.abc import Sequence
@@ -43,8 +45,8 @@ def position_ids(
 ) -> Positions:
     """The M-RoPE positions of a chunk whose first token stands at `first`.
 
-    `images` are spans of this chunk (`start` counts from its first token), `merge` the patches a side of one
-    image token. Raises ValueError when a span overlaps another or leaves the chunk.
+    `images` are spans of this chunk (`start` counts from its first token), `merge` the patches a
+    side of one image token. Raises ValueError when a span overlaps another or leaves the chunk.
     """
     parts, at, position = [], 0, first
     for image in sorted(images, key=lambda image: image.start):
