@@ -1,16 +1,17 @@
 """Every field there is, with its unit, its meaning and its default.
 
-The groups mirror the package's folders. An experiment starts from `get_config()` and changes at most
-twenty lines; the command line changes single fields (`--config.rollout.samples=16`). A field that is not
-here cannot be set. Words in quotes after "one of" are all that a field takes; they and all types are
-checked when the config becomes the frozen records of each layer (`jaxagent/cli/build.py`).
+The groups mirror the package's folders. An experiment starts from `get_config()` and changes at
+most twenty lines; the command line changes single fields (`--config.rollout.samples=16`). A field
+that is not here cannot be set. Words in quotes after "one of" are all that a field takes; they and
+all types are checked when the config becomes the frozen records of each layer
+(`jaxagent/cli/build.py`).
 """
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """The defaults: MMAgent-R2 with GRPO on the embedded flags benchmark, sized for two CPU cores."""
+    """MMAgent-R2 with GRPO on the embedded flags benchmark, sized for two CPU cores."""
     c = ConfigDict()
     c.seed = 0  # of sampling, question order and initialisation; the benchmark has its own
     c.data = data()
@@ -128,13 +129,15 @@ def rollout() -> ConfigDict:
 
 
 def scoring() -> ConfigDict:
-    """Weights of the reward's terms."""
+    """What the terms of a method's reward weigh (`jaxagent/scoring/rewards.py`)."""
     c = ConfigDict()
-    c.outcome = 1.0  # the answer matches by the data set's own metric
-    c.format = 1.0  # every turn keeps the syntax (0.5 in ProMSA)
-    c.verification = 1.0  # the right entity was named, or the wrong batch rejected (mmagent_r2)
-    c.reject = 0.2  # delta: what a right rejection earns against 1 for a right rerank
-    c.cost = 0.5  # lambda: what spending the whole call budget costs (promsa)
+    c.mmagent_r2 = ConfigDict()
+    c.mmagent_r2.reject = 0.2  # delta: a right rejection, where a right rerank earns 1
+    c.mmagent_r2.format = 1.0  # a dialogue whose every turn kept the syntax
+    c.promsa = ConfigDict()
+    c.promsa.format = 0.5  # an answered dialogue without a fault
+    c.promsa.cost = 0.5  # lambda: the cost of `max_calls` calls and more
+    c.promsa.max_calls = 6  # H_max (7 in the public release)
     return c
 
 

@@ -11,7 +11,6 @@ from configs import base
 def get_config():
     c = base.get_config()
     c.method.name = "promsa"
-    c.scoring.format = 0.5
     c.algorithm.name = "tn_gspo"
     c.rl.minutes = 6.0
     return c

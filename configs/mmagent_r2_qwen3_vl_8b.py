@@ -2,8 +2,9 @@
 
     jaxagent train --config mmagent_r2_qwen3_vl_8b --workdir gs://bucket/mmagent_r2
 
-The paper reaches 49.0 / 49.2 / 49.1 on InfoSeek (unseen question, unseen entity, all) and names the right
-entity in 62.0 % of them where its retriever's R@1 is 53.7; it starts from the instruct weights with no SFT.
+The paper reaches 49.0 / 49.2 / 49.1 on InfoSeek (unseen question, unseen entity, all) and names the
+right entity in 62.0 % of them where its retriever's R@1 is 53.7; it starts from the instruct
+weights with no SFT.
 """
 
 from configs import base

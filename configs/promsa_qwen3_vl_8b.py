@@ -2,8 +2,8 @@
 
     jaxagent train --config promsa_qwen3_vl_8b --workdir gs://bucket/promsa
 
-The paper reaches 53.6 / 53.3 / 53.4 on InfoSeek (unseen question, unseen entity, all) and 52.2 / 52.6 on
-E-VQA (single-hop, all).
+The paper reaches 53.6 / 53.3 / 53.4 on InfoSeek (unseen question, unseen entity, all) and 52.2 /
+52.6 on E-VQA (single-hop, all).
 """
 
 from configs import base
@@ -18,7 +18,6 @@ def get_config():
     c.method.promsa.prompt = "full"
     c.method.promsa.max_tokens = 4096
     c.algorithm.name = "tn_gspo"
-    c.scoring.format = 0.5
     c.rollout.questions = 128
     c.rollout.samples = 8
     c.rollout.context = 32768

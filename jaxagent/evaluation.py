@@ -4,11 +4,11 @@
 
 A row is a plain mapping, complete enough to be read in the report and to be counted again. Figures:
 
-    accuracy       by the data set's own metric; over splits the harmonic mean (InfoSeek)
+    accuracy       by the data set's own metric; over all the harmonic mean (InfoSeek)
     ident.         share of dialogues whose recorded entities equal the true ones for ALL images
     R@1, R@15      the retriever alone, on the same questions
     paired change  of two policies on the same questions, with a 95 % interval from a bootstrap that
-                   draws ENTITIES with replacement: questions about one entity are not independent
+                   draws ENTITIES with replacement (`scoring.metrics.entity_interval`)
 
 Left out: the public data sets' file formats (they live in `data`), and any choice of sampling.
 """
@@ -22,8 +22,16 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxagent.agents.mmagent_r2 import Reject, Rerank, SearchImage, State
+from jaxagent.agents.mmagent_r2 import Reject, Rerank, SearchImage
 from jaxagent.retrieval.names import normal_name
+from jaxagent.scoring.infoseek import harmonic_mean
+from jaxagent.scoring.metrics import (
+    Interval,
+    answered_right,
+    entity_interval,
+    identified,
+    rejections,
+)
 from jaxagent.types import (
     Candidate,
     Dialogue,
@@ -54,7 +62,7 @@ class Protocol:
 class Summary:
     """Figures of one policy: group -> metric -> value, over splits, families and kinds.
 
-    `overall["accuracy"]` is the harmonic mean over splits, as InfoSeek reports it.
+    `overall["accuracy"]` is the harmonic mean of unseen question and unseen entity (InfoSeek).
     """
 
     overall: Mapping[str, float]
@@ -64,8 +72,8 @@ class Summary:
 def chosen(questions: Sequence[Question], protocol: Protocol) -> list[Question]:
     """The protocol's questions in the data set's order, spread evenly over splits and entities.
 
-    Within a split the entities take turns, each giving its questions in a seeded order: every entity
-    is asked about before any is asked about twice.
+    Within a split the entities take turns, each giving its questions in a seeded order: every
+    entity is asked about before any is asked about twice.
 
     Raises:
         ValueError: a split holds no question.
@@ -97,17 +105,16 @@ def by_turns(questions: Sequence[Question], *, seed: int) -> list[Question]:
 
 
 def dialogue_row(
-    trajectory: Trajectory, score: Score, *, accuracy: float, rank: int, names: Mapping[str, str]
+    trajectory: Trajectory, score: Score, *, rank: int, names: Mapping[str, str]
 ) -> dict:
     """One dialogue as JSON can hold it.
 
     Args:
-        accuracy: of the answer by the data set's metric, 0 to 1.
         rank: at which the retriever has found all the question's entities; 0 = not in its pool.
         names: entity id -> name.
     """
     dialogue, question = trajectory.dialogue, trajectory.question
-    recorded = identified(dialogue)
+    accuracy = answered_right(question, dialogue.answer)
     return {
         "id": f"{question.data_id}#{trajectory.sample}",
         "data_id": question.data_id,
@@ -124,7 +131,7 @@ def dialogue_row(
         "answer": dialogue.answer,
         "accuracy": accuracy,
         "correct": accuracy >= 1,
-        "identified": recorded,
+        "identified": identified(dialogue),
         "rank": rank,
         "reward": score.total,
         "terms": dict(score.terms),
@@ -135,22 +142,6 @@ def dialogue_row(
         "failures": dict(trajectory.failures),
         "turns": turn_rows(dialogue, correct=accuracy >= 1),
     }
-
-
-def identified(dialogue: Dialogue) -> bool | None:
-    """Whether the recorded entities are the true ones for all images; None where none is recorded.
-
-    A method without a rerank (ProMSA) records nothing.
-    """
-    if not isinstance(dialogue.state, State):
-        return None
-    recorded = [search.entity and search.entity.entity for search in dialogue.state.images]
-    return recorded == list(dialogue.question.entities)
-
-
-def rejections(dialogue: Dialogue) -> int:
-    """Rejected batches, those at the limit included."""
-    return sum(isinstance(turn.action, Reject) for turn in dialogue.turns)
 
 
 def turn_rows(dialogue: Dialogue, *, correct: bool) -> list[dict]:
@@ -226,10 +217,10 @@ def summary(rows: Sequence[Row]) -> Summary:
     for row in rows:
         for name in (row["split"], row["family"], row["kind"], f"{row['split']} {row['family']}"):
             groups[name].append(row)
-    splits = sorted({row["split"] for row in rows})
-    figures = {name: metrics(members) for name, members in sorted(groups.items())}
-    mean = harmonic_mean([figures[split]["accuracy"] for split in splits])
-    return Summary(overall=metrics(rows) | {"accuracy": mean}, groups=figures)
+    return Summary(
+        overall=metrics(rows) | {"accuracy": overall_accuracy(rows)},
+        groups={name: metrics(members) for name, members in sorted(groups.items())},
+    )
 
 
 def metrics(rows: Sequence[Row]) -> dict[str, float]:
@@ -259,29 +250,20 @@ def mean(values: Iterable[float]) -> float:
     return float(np.mean([float(value) for value in values]))
 
 
-def harmonic_mean(values: Sequence[float]) -> float:
-    """0 when any value is 0."""
-    return len(values) / sum(1 / value for value in values) if all(values) else 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """What one policy has more than another, in the metric's unit, and its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
+def overall_accuracy(rows: Sequence[Row]) -> float:
+    """InfoSeek's "all": the harmonic mean of unseen question and unseen entity, else the mean."""
+    kinds: dict[bool, list[float]] = defaultdict(list)
+    for row in rows:
+        kinds[row["split"].endswith("unseen_question")].append(row["accuracy"])
+    if len(kinds) < 2:
+        return mean(row["accuracy"] for row in rows)
+    return harmonic_mean(mean(kinds[True]), mean(kinds[False]))
 
 
 def paired_change(
-    before: Sequence[Row],
-    after: Sequence[Row],
-    *,
-    value: Callable[[Row], float],
-    draws: int = 10_000,
-    seed: int = 0,
-) -> Change:
-    """The change of the mean of `value`, with a bootstrap over entities.
+    before: Sequence[Row], after: Sequence[Row], *, value: Callable[[Row], float]
+) -> Interval:
+    """What `after` has more than `before` in the mean of `value`, with its 95 % interval.
 
     Raises:
         ValueError: the two runs answered different questions.
@@ -292,15 +274,11 @@ def paired_change(
             f"The two runs share {len(old.keys() & new.keys())} of {len(old.keys() | new.keys())} "
             "questions. Evaluate both with the same protocol."
         )
-    entities: dict[str, list[float]] = defaultdict(list)
-    for (entity, question), values in new.items():
-        entities[entity].append(np.mean(values) - np.mean(old[entity, question]))
-    sums = np.array([sum(changes) for changes in entities.values()])
-    counts = np.array([len(changes) for changes in entities.values()])
-    drawn = np.random.default_rng(seed).integers(0, len(sums), (draws, len(sums)))
-    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return Change(mean=float(sums.sum() / counts.sum()), low=float(low), high=float(high))
+    return entity_interval(
+        np.array([mean(values) for values in new.values()]),
+        [entity for entity, _ in new],
+        minus=np.array([mean(old[key]) for key in new]),
+    )
 
 
 def by_question(

@@ -18,7 +18,6 @@ from jaxagent.evaluation import (
     Protocol,
     chosen,
     dialogue_row,
-    harmonic_mean,
     metrics,
     paired_change,
     read_rows,
@@ -76,9 +75,9 @@ def trajectory(*turns: Turn, recorded: Candidate | None = None) -> Trajectory:
     )
 
 
-def row(done: Trajectory, *, accuracy: float = 1.0, rank: int = 3) -> dict:
+def row(done: Trajectory) -> dict:
     score = Score(total=2.0, terms={"outcome": 1.0, "format": 1.0})
-    return dialogue_row(done, score, accuracy=accuracy, rank=rank, names={"ro": "Romania"})
+    return dialogue_row(done, score, rank=3, names={"ro": "Romania"})
 
 
 def decisions(done: Trajectory) -> list[tuple[str, bool | None]]:
@@ -165,8 +164,8 @@ def test_an_empty_split_is_refused():
 
 
 def counted(split: str, accuracy: float, *, entity: str = "ro", name: str = "q") -> dict:
-    base = row(trajectory(recorded=ROMANIA), accuracy=accuracy)
-    return base | {"split": split, "entity_ids": [entity], "data_id": name}
+    changes = {"accuracy": accuracy, "split": split, "entity_ids": [entity], "data_id": name}
+    return row(trajectory(recorded=ROMANIA)) | changes
 
 
 def test_overall_accuracy_is_the_harmonic_mean_over_splits():
@@ -180,11 +179,6 @@ def test_overall_accuracy_is_the_harmonic_mean_over_splits():
     assert found.overall["R@1"] == 0.0
     assert found.overall["R@15"] == 1.0
     assert found.overall["reward outcome"] == 1.0
-
-
-def test_the_harmonic_mean_with_a_zero_is_zero():
-    assert harmonic_mean([0.0, 1.0]) == 0.0
-    assert harmonic_mean([0.5, 0.25]) == pytest.approx(1 / 3)
 
 
 def test_a_method_that_records_nothing_has_no_ident():

@@ -1,4 +1,5 @@
-"""The launch scripts, run with stand-ins for the tools they call that write down their arguments."""
+"""The launch scripts, run with stand-ins for the tools they call that write down their
+arguments."""
 
 import os
 import shutil

@@ -1,7 +1,7 @@
 """Reads an experiment: a config file, the command line's changes, and checks of both.
 
-`ConfigDict` turns an int silently into a float and ignores a tuple's length, so every changed value is
-parsed as a Python literal and must have the type of the default it replaces.
+`ConfigDict` turns an int silently into a float and ignores a tuple's length, so every changed value
+is parsed as a Python literal and must have the type of the default it replaces.
 """
 
 import ast
@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import configs
 from ml_collections import ConfigDict
 
+import configs
 from jaxagent.cli.errors import UserError, did_you_mean
 
 Value = bool | int | float | str | tuple

@@ -1,8 +1,9 @@
 """Mistakes of the user, told from faults of the program.
 
-A `UserError` is printed as it stands, without a traceback, and ends the command with status 2. The doors
-of lower layers raise `ValueError` or `OSError` with a finished sentence; `told` turns those into a
-`UserError` where a command meets the user's input, and nowhere else, so that a fault keeps its traceback.
+A `UserError` is printed as it stands, without a traceback, and ends the command with status 2. The
+doors of lower layers raise `ValueError` or `OSError` with a finished sentence; `told` turns those
+into a `UserError` where a command meets the user's input, and nowhere else, so that a fault keeps
+its traceback.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,9 +21,10 @@ def told(*kinds: type[Exception]) -> Iterator[None]:
 
     `KeyError` is left alone: its text is a quoted key, not a sentence.
     """
+    wanted = kinds or (ValueError, OSError)
     try:
         yield
-    except kinds or (ValueError, OSError) as error:
+    except wanted as error:
         raise UserError(sentence(error)) from error
 
 

@@ -1,8 +1,8 @@
 """A `Report` as one self-contained HTML file: no network, no second file, works from `file://`.
 
-Figures, tables and facts are written as HTML here; curves and dialogues travel as JSON and are drawn by
-`assets/page.js`. Text of policies and passages is data: it is escaped in the JSON (no `<` survives, so no
-`</script>` either) and put on the page as text nodes only.
+Figures, tables and facts are written as HTML here; curves and dialogues travel as JSON and are
+drawn by `assets/page.js`. Text of policies and passages is data: it is escaped in the JSON (no `<`
+survives, so no `</script>` either) and put on the page as text nodes only.
 """
 
 import base64
@@ -20,7 +20,7 @@ from jaxagent.types import Images
 
 
 def write_report(path: Path, report: Report, *, images: Images, image_side: int = 96) -> int:
-    """Bytes of the page written to `path`; an image that `images` does not know is shown by its key.
+    """Bytes of the page written to `path`; an image unknown to `images` is shown by its key.
 
     Args:
         image_side: longest side of an embedded image, in pixels.
@@ -107,7 +107,8 @@ def table_html(table: Table) -> str:
     note = f'<p class="note">{html.escape(table.note)}</p>' if table.note else ""
     return (
         f'<figure class="table"><figcaption>{html.escape(table.title)}</figcaption>'
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
         f"{note}</figure>"
     )
 
