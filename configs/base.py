@@ -1,7 +1,7 @@
 """Every field there is, with its unit, its meaning and its default.
 
 The groups mirror the package's folders. An experiment starts from `get_config()` and changes at
-most twenty lines; the command line changes single fields (`--config.rollout.samples=16`). A field
+most twenty lines; the command line changes single fields (`--config.rl.samples=16`). A field
 that is not here cannot be set. Words in quotes after "one of" are all that a field takes; they and
 all types are checked when the config becomes the frozen records of each layer
 (`jaxagent/cli/build.py`).
@@ -32,24 +32,49 @@ def get_config() -> ConfigDict:
 
 
 def data() -> ConfigDict:
-    """Which questions are trained on."""
+    """The benchmark, and which of its questions are trained on."""
     c = ConfigDict()
     c.name = "flags"  # one of "flags"
-    c.folder = (
-        ""  # the built benchmark (`jaxagent kb build`); "" = <workdir>/kb, built when missing
-    )
-    c.families = ("single", "bridge", "compare")  # question families trained on and evaluated
+    c.folder = ""  # the built benchmark (`jaxagent kb build`); "" = <workdir>/kb, built when missing
+    c.families = ("single", "bridge", "compare")  # questions trained on and evaluated
     c.questions = 0  # training questions kept, drawn with the seed; 0 = all
+
+    c.flags = ConfigDict()  # jaxagent/data/config.py: what the benchmark is made of
+    c.flags.base = "openmoji"  # artist of the base's images
+    c.flags.query = "twemoji"  # artist of the query images
+    c.flags.mix = (("twemoji", "L2", 0.5), ("twemoji", "L3", 0.5))  # (artist, level, share) of views
+    c.flags.views = 24  # different views of an entity, in training and, others, in each other split
+    c.flags.flag_text = "left_out"  # one of "left_out", "included": the flag described in words
+    c.flags.max_words = 35  # words of a passage
+    c.flags.val_entities = 36  # entities never asked about in training, for choices
+    c.flags.test_entities = 58  # entities never asked about in training, for the results
+    c.flags.val_facts = 0.08  # shares of the training entities' facts kept for "unseen question"
+    c.flags.test_facts = 0.16
+    c.flags.families = ("single", "bridge", "compare")  # kinds of questions made
+    c.flags.pairs = (60, 40)  # two-image comparisons a relation: in training, in all other splits
+    c.flags.seed = 0  # of splits, wordings, views and pairs
     return c
 
 
 def retrieval() -> ConfigDict:
     """What the two tools search, and with what."""
     c = ConfigDict()
-    c.index = "scann"  # one of "scann", "exact"; "exact" wherever scann has no wheel
-    c.text_encoder = "minilm"  # one of "minilm", "lexical"
-    c.image_encoder = "flag_encoder"  # one of "flag_encoder", "policy" (the policy's vision tower)
-    c.flag_section = False  # let text search see the section that describes the flag in words
+    c.image_encoder = "flag_encoder"  # one of "flag_encoder"
+    c.text_encoder = "minilm"  # one of "minilm", "lexical" (by words, no encoder)
+    c.image_index = index()
+    c.text_index = index()
+    return c
+
+
+def index() -> ConfigDict:
+    """How an index is built and searched (jaxagent/retrieval/hits.py); 0 = from the base's size."""
+    c = ConfigDict()
+    c.kind = "scann"  # one of "scann", "exact"
+    c.brute_force_below = 1000  # rows under which scann compares them all
+    c.leaves = 0  # partitions of the tree
+    c.leaves_to_search = 0  # partitions read a query
+    c.reorder = 0  # proposals that are compared again, exactly
+    c.training_threads = 1  # with one, two builds are equal
     return c
 
 
@@ -110,21 +135,26 @@ def sharding() -> ConfigDict:
 
 
 def rollout() -> ConfigDict:
-    """How dialogues are sampled."""
+    """How dialogues are sampled (jaxagent/rollout/config.py). Ladders are the sizes that get compiled."""
     c = ConfigDict()
-    c.questions = 8  # questions a step
-    c.samples = 8  # dialogues a question: the group
-    c.slots = 64  # dialogues decoded side by side
+    c.sampling = ConfigDict()
+    c.sampling.temperature = 1.0  # divides the logits; 0 = the most likely token
+    c.sampling.top_k = 0  # most likely tokens kept; 0 = all
+    c.sampling.top_p = 1.0  # the fewest tokens whose probabilities reach this sum are kept
+    c.sampling.min_p = 0.0  # tokens kept are at least this fraction as likely as the likeliest
     c.context = 768  # tokens a dialogue may hold, prompt and observations included
-    c.max_tokens = 96  # tokens sampled a turn
-    c.temperature = 1.0  # of sampling; 0 = greedy
-    c.top_p = 1.0  # nucleus mass kept
-    c.top_k = 0  # tokens kept; 0 = all
-    c.prefill_lengths = (32, 64, 128, 256, 512)  # chunk lengths that get compiled, ascending
-    c.decode_steps = (1, 8)  # tokens decoded a device call: one of these is chosen each time
-    c.deterministic = True  # order tool batches by dialogue instead of by arrival
-    c.tool_seconds = 30.0  # deadline of a tool call
+    c.slots = 64  # dialogues decoded side by side
+    c.decode_steps = (1, 8)  # tokens decoded a device call
+    c.decode_rows = (16, 64)  # dialogues in a decode call; the last one covers all slots
+    c.chunk_lengths = (32, 64, 128, 256)  # tokens of an appended chunk
+    c.chunk_rows = (4, 16, 64)  # chunks appended together
+    c.image_rows = (1, 16, 64)  # images encoded together
+    c.span_step = 128  # attention reads this many cache slots, or a multiple
+    c.deterministic = True  # gather tool answers at fixed points of the schedule
+    c.tool_seconds = 30.0  # deadline of a batch of tool calls
+    c.tool_retries = 1  # further tries of a single call that raises
     c.max_failure_rate = 0.05  # share of failed tool calls that stops the run
+    c.feature_bytes = 2**30  # bound of the host cache of image features
     return c
 
 
@@ -158,14 +188,15 @@ def algorithm() -> ConfigDict:
 
 
 def optimizer() -> ConfigDict:
-    """AdamW."""
+    """AdamW (jaxagent/training/optimizer.py)."""
     c = ConfigDict()
     c.learning_rate = 1e-4  # at its peak
     c.schedule = "constant"  # after warm-up, one of "constant", "cosine", "linear" (to 0)
     c.warmup = 0.05  # share of the updates that raise the rate linearly from 0
     c.weight_decay = 0.0  # decoupled; norms and biases excluded
-    c.beta1 = 0.9
-    c.beta2 = 0.95
+    c.beta1 = 0.9  # decay of the first moment
+    c.beta2 = 0.95  # decay of the second moment
+    c.epsilon = 1e-8  # added to the second moment's root
     c.clip_norm = 1.0  # global norm that gradients are cut to
     return c
 
@@ -185,6 +216,8 @@ def rl() -> ConfigDict:
     """The outer loop of policy optimisation."""
     c = ConfigDict()
     c.steps = 20  # rollouts, each followed by its updates; 0 = no policy optimisation
+    c.questions = 8  # questions a step
+    c.samples = 8  # dialogues a question: the group
     c.minutes = 0.0  # stop after this many minutes of training; 0 = by steps alone
     c.epochs = 2  # passes over each rollout
     c.minibatches = 1  # updates a pass

@@ -19,8 +19,8 @@ def get_config():
     c.method.mmagent_r2.prompt = "full"
     c.method.mmagent_r2.max_tokens = 1024
     c.algorithm.name = "grpo"
-    c.rollout.questions = 1024
-    c.rollout.samples = 8
+    c.rl.questions = 1024
+    c.rl.samples = 8
     c.rollout.context = 16384
     c.optimizer.learning_rate = 1e-6
     c.rl.steps = 292

@@ -18,8 +18,8 @@ def get_config():
     c.method.promsa.prompt = "full"
     c.method.promsa.max_tokens = 4096
     c.algorithm.name = "tn_gspo"
-    c.rollout.questions = 128
-    c.rollout.samples = 8
+    c.rl.questions = 128
+    c.rl.samples = 8
     c.rollout.context = 32768
     c.optimizer.learning_rate = 1e-6
     c.rl.steps = 351
