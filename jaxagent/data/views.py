@@ -281,13 +281,14 @@ class FlagImages:
 
     `kb:<entity>` is the base image, `view:<entity>:<artist>:<level>:<seed>` a query view, both
     `size` pixels square; `draw:<entity>:<artist>` is the drawing as rendered, on grey. Raises
-    KeyError with the key when there is no such image.
+    KeyError with the key when there is no such image, OSError when its drawing cannot be read.
     """
 
     def __init__(self, folder: Path, *, size: int = 64, cached: int = 4096):
         self.drawings = open_drawings(Path(folder))
         self.size = size
-        self._known = frozenset(self.drawings.entities)
+        unreadable = {name.partition("/")[2] for name in self.drawings.unreadable}
+        self._known = unreadable.union(self.drawings.entities)
         self._drawing = lru_cache(maxsize=1024)(self._read)
         self._pixels = lru_cache(maxsize=cached)(self._render)
 

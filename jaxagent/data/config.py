@@ -1,0 +1,81 @@
+"""What the flags benchmark is made of; every number that its builder reads."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal, get_args
+
+from jaxagent.data.drawings import ARTISTS
+from jaxagent.data.views import LEVELS
+from jaxagent.types import Family
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlagsConfig:
+    """The benchmark's choices; the same config and packages give the same benchmark.
+
+    Attributes:
+        base, query: artists of the base images and of the query images.
+        mix: (artist, level, share) of the query views; shares sum to 1.
+        views: different query views of an entity, in training and, others, in each other split.
+        flag_text: whether text search sees the section that describes the flag in words.
+        max_words: words of a passage; a longer field is cut at the last whole item.
+        val_entities, test_entities: entities that training never asks about.
+        val_facts, test_facts: shares of the training entities' facts kept for the "unseen question"
+            splits.
+        families: kinds of questions made.
+        pairs: two-image comparisons for each relation, in training and in all other splits
+            together.
+        seed: of the splits, wordings, views and pairs.
+    """
+
+    base: str = "openmoji"
+    query: str = "twemoji"
+    mix: tuple[tuple[str, str, float], ...] = (("twemoji", "L2", 0.5), ("twemoji", "L3", 0.5))
+    views: int = 24
+    flag_text: Literal["left_out", "included"] = "left_out"
+    max_words: int = 35
+    val_entities: int = 36
+    test_entities: int = 58
+    val_facts: float = 0.08
+    test_facts: float = 0.16
+    families: tuple[Family, ...] = ("single", "bridge", "compare")
+    pairs: tuple[int, int] = (60, 40)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for artist, level, share in self.mix:
+            if level not in LEVELS or artist not in ARTISTS or share <= 0:
+                raise ValueError(
+                    f"{(artist, level, share)} in the mix of views is not (artist, level, share). "
+                    f"Artists are {', '.join(ARTISTS)}, levels {', '.join(LEVELS)}, shares above 0."
+                )
+            if artist == self.base:
+                raise ValueError(
+                    f"The mix of views draws queries from {artist!r}, the artist of the base "
+                    f"images. Use {self.query!r}, or another base."
+                )
+        total = sum(share for *_, share in self.mix)
+        if abs(total - 1) > 1e-6:
+            raise ValueError(
+                f"The shares in the mix of views sum to {total:g}. Make them sum to 1."
+            )
+        unknown = set(self.families) - set(get_args(Family))
+        if unknown:
+            raise ValueError(
+                f"{sorted(unknown)[0]!r} is no family of questions. "
+                f"Known are {', '.join(get_args(Family))}."
+            )
+        if self.flag_text not in ("left_out", "included"):
+            raise ValueError(f"{self.flag_text!r} is not 'left_out' or 'included' (flag_text).")
+
+    def as_json(self) -> dict:
+        """The config as it stands in a benchmark's header; tuples are lists, as JSON has them."""
+        return json.loads(json.dumps(asdict(self)))
+
+    @classmethod
+    def from_json(cls, fields: Mapping) -> "FlagsConfig":
+        """The config that `as_json` gave."""
+        tuples = {"mix": tuple(tuple(row) for row in fields["mix"])}
+        tuples |= {name: tuple(fields[name]) for name in ("families", "pairs")}
+        return cls(**{**fields, **tuples})
