@@ -53,8 +53,8 @@ class Sampling:
 class Drawn(NamedTuple):
     """Tokens and their log-probabilities under the distribution they were drawn from."""
 
-    ids: Int[Array, " b"]
-    log_probs: Float[Array, " b"]
+    ids: Int[Array, "*b"]
+    log_probs: Float[Array, "*b"]
 
 
 def drawn(
@@ -62,23 +62,23 @@ def drawn(
     keys: Key[Array, " b"],
     sampling: Sampling,
     *,
-    banned: Bool[np.ndarray, " v"],
+    banned: Bool[Array, " v"],
 ) -> Drawn:
     """One token a row. Greedy choices are certain: their log-probability is 0."""
     scaled = support(logits, sampling, banned=banned)
     if sampling.greedy:
-        return Drawn(jnp.argmax(scaled, -1), jnp.zeros(scaled.shape[0]))
+        return Drawn(jnp.argmax(scaled, -1).astype(jnp.int32), jnp.zeros(scaled.shape[0]))
     noise = jax.vmap(lambda key: jax.random.gumbel(key, scaled.shape[1:]))(keys)
-    ids = jnp.argmax(scaled + noise, -1)
+    ids = jnp.argmax(scaled + noise, -1).astype(jnp.int32)
     log_probs = jax.nn.log_softmax(scaled)
     return Drawn(ids, jnp.take_along_axis(log_probs, ids[:, None], 1)[:, 0])
 
 
 def support(
-    logits: Float[Array, "b v"], sampling: Sampling, *, banned: Bool[np.ndarray, " v"]
+    logits: Float[Array, "b v"], sampling: Sampling, *, banned: Bool[Array, " v"]
 ) -> Float[Array, "b v"]:
     """Logits of the distribution drawn from: scaled, and -inf on every token that is cut."""
-    scaled = jnp.where(jnp.asarray(banned)[None], -jnp.inf, logits.astype(jnp.float32))
+    scaled = jnp.where(banned[None], -jnp.inf, logits.astype(jnp.float32))
     if sampling.greedy:
         return scaled
     scaled = scaled / sampling.temperature

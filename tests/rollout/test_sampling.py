@@ -14,7 +14,7 @@ from jaxagent.rollout.sampling import (
     token_keys,
 )
 
-NONE_BANNED = np.zeros(6, bool)
+NONE_BANNED = jnp.zeros(6, bool)
 LOGITS = jnp.log(jnp.array([[0.05, 0.4, 0.05, 0.3, 0.1, 0.1]]))
 
 
@@ -34,7 +34,7 @@ def test_each_cut_keeps_the_most_likely_tokens():
 
 def test_a_banned_token_is_never_drawn_however_likely():
     logits = jnp.zeros((256, 6)).at[:, 3].set(1e4)
-    banned = np.arange(6) == 3
+    banned = jnp.arange(6) == 3
     keys = jax.random.split(jax.random.key(0), 256)
     for sampling in (Sampling(), Sampling(temperature=0.0), Sampling(top_k=1), Sampling(top_p=0.5)):
         out = drawn(logits, keys, sampling, banned=banned)
@@ -47,7 +47,7 @@ def test_a_banned_token_is_never_drawn_however_likely():
 def test_bisection_equals_a_sort(seed, top_k, top_p):
     logits = np.random.default_rng(seed).normal(scale=5, size=(4, 64)).astype(np.float32)
     order = np.sort(logits, -1)[:, ::-1]
-    cut = support(jnp.asarray(logits), Sampling(top_k=top_k), banned=np.zeros(64, bool))
+    cut = support(jnp.asarray(logits), Sampling(top_k=top_k), banned=jnp.zeros(64, bool))
     np.testing.assert_array_equal(np.isfinite(cut), logits >= order[:, top_k - 1 : top_k])
 
     probs = np.exp(order - order[:, :1])
@@ -55,13 +55,18 @@ def test_bisection_equals_a_sort(seed, top_k, top_p):
     if np.abs(mass - top_p).min() < 1e-5:
         return  # summation order decides
     last = np.argmax(mass >= top_p, -1)
-    cut = support(jnp.asarray(logits), Sampling(top_p=top_p), banned=np.zeros(64, bool))
+    cut = support(jnp.asarray(logits), Sampling(top_p=top_p), banned=jnp.zeros(64, bool))
     np.testing.assert_array_equal(np.isfinite(cut), logits >= order[np.arange(4), last][:, None])
 
 
 @pytest.mark.parametrize(
     "sampling",
-    [Sampling(), Sampling(temperature=0.6), Sampling(top_p=0.75), Sampling(top_k=2, temperature=2.0)],
+    [
+        Sampling(),
+        Sampling(temperature=0.6),
+        Sampling(top_p=0.75),
+        Sampling(top_k=2, temperature=2.0),
+    ],
 )
 def test_log_probs_are_those_of_the_distribution_drawn_from(sampling):
     rows = 20_000
@@ -75,7 +80,12 @@ def test_log_probs_are_those_of_the_distribution_drawn_from(sampling):
 
 
 def test_a_greedy_choice_is_certain():
-    out = drawn(LOGITS, jax.random.split(jax.random.key(0), 1), Sampling(temperature=0.0), banned=NONE_BANNED)
+    out = drawn(
+        LOGITS,
+        jax.random.split(jax.random.key(0), 1),
+        Sampling(temperature=0.0),
+        banned=NONE_BANNED,
+    )
     assert out.ids.tolist() == [1]
     assert out.log_probs.tolist() == [0.0]
 
@@ -87,7 +97,7 @@ def test_noise_follows_the_question_and_not_its_place():
             noise_key(seed, step), questions, jnp.array(samples, jnp.uint32), jnp.array(positions)
         )
         logits = jnp.zeros((len(data_ids), 4096))
-        return drawn(logits, keys, Sampling(), banned=np.zeros(4096, bool)).ids.tolist()
+        return drawn(logits, keys, Sampling(), banned=jnp.zeros(4096, bool)).ids.tolist()
 
     a, b, a1, a_later = ids(["a", "b", "a", "a"], [0, 0, 1, 0], [7, 8, 7, 8])
     assert len({a, b, a1, a_later}) == 4

@@ -1,0 +1,59 @@
+"""What a rollout is told: how tokens are drawn, how much is held, which shapes get compiled."""
+
+from dataclasses import dataclass, field
+
+from jaxagent.rollout.sampling import Sampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """Settings of the engine.
+
+    Ladders are ascending sizes; work is padded to the next rung, and only rungs are ever compiled.
+
+    Args:
+        context: tokens that one dialogue may hold, observations included.
+        slots: dialogues that are decoded side by side.
+        decode_steps: tokens decoded by one device call.
+        decode_rows: dialogues in one decode call; the last rung covers all slots.
+        chunk_lengths: tokens of an appended chunk; a longer one is appended in several.
+        chunk_rows: chunks appended together.
+        image_rows: images encoded together.
+        span_step: attention reads this many cache slots, or a multiple of it.
+        deterministic: gather tool answers at fixed points of the schedule, not as they arrive.
+        tool_seconds: deadline of a batch of tool calls.
+        tool_retries: further tries of a single call that raises.
+        max_failure_rate: share of failed tool calls that stops the run.
+        feature_bytes: bound of the host cache of image features.
+    """
+
+    sampling: Sampling = field(default_factory=Sampling)
+    context: int = 768
+    slots: int = 64
+    decode_steps: tuple[int, ...] = (1, 8)
+    decode_rows: tuple[int, ...] = (16, 64)
+    chunk_lengths: tuple[int, ...] = (32, 64, 128, 256)
+    chunk_rows: tuple[int, ...] = (4, 16, 64)
+    image_rows: tuple[int, ...] = (1, 16, 64)
+    span_step: int = 128
+    deterministic: bool = True
+    tool_seconds: float = 30.0
+    tool_retries: int = 1
+    max_failure_rate: float = 0.05
+    feature_bytes: int = 2**30
+
+    def __post_init__(self) -> None:
+        for name in ("decode_steps", "decode_rows", "chunk_lengths", "chunk_rows", "image_rows"):
+            ladder = getattr(self, name)
+            if not ladder or ladder[0] < 1 or list(ladder) != sorted(set(ladder)):
+                raise ValueError(
+                    f"rollout.{name} is {ladder}; it must hold ascending sizes of at least 1."
+                )
+        for name in ("context", "slots", "span_step"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"rollout.{name} is {getattr(self, name)}; it must be at least 1.")
+
+
+def rung(ladder: tuple[int, ...], size: int) -> int:
+    """The first rung that holds `size`, or the last one."""
+    return next((one for one in ladder if one >= size), ladder[-1])
