@@ -6,8 +6,9 @@ question, rare words counting more,
     score(s) = sum over the words w of s that stand in the question of log(n / n_w),
 
 n being the number of sentences and n_w of those that hold w. The best sentence of every title comes
-first (so that each retrieved page stays visible), then the best of the rest; ties go to the earlier
-sentence, and the chosen ones are shown in their first order, each after its title.
+first (so that each retrieved page stays visible), then the best of the rest that share any word;
+ties go to the earlier sentence, and the chosen ones are shown in their first order, each after its
+title.
 
 `EndpointSummariser` asks any server that speaks OpenAI's chat completions. ProMSA uses Qwen3-VL-8B
 (its release 32B) there; at most four sentences, `<think>` blocks removed.
@@ -54,7 +55,8 @@ def extract(query: SummaryQuery, *, max_sentences: int = MAX_SENTENCES) -> str:
     first: dict[str, int] = {}
     for row in ranked:
         first.setdefault(rows[row][0], row)
-    chosen = [*first.values(), *(row for row in ranked if row not in first.values())]
+    more = (row for row in ranked if row not in first.values() and found[row] & asked)
+    chosen = [*first.values(), *more]
     return " ".join(f"{title}: {text}" for title, text in _shown(rows, chosen[:max_sentences]))
 
 
