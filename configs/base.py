@@ -35,14 +35,20 @@ def data() -> ConfigDict:
     """The benchmark, and which of its questions are trained on."""
     c = ConfigDict()
     c.name = "flags"  # one of "flags"
-    c.folder = ""  # the built benchmark (`jaxagent kb build`); "" = <workdir>/kb, built when missing
+    c.folder = (
+        ""  # the built benchmark (`jaxagent kb build`); "" = <workdir>/kb, built when missing
+    )
     c.families = ("single", "bridge", "compare")  # questions trained on and evaluated
     c.questions = 0  # training questions kept, drawn with the seed; 0 = all
+    c.image_side = 64  # pixels of a side of every image, of the base and of a question
 
     c.flags = ConfigDict()  # jaxagent/data/config.py: what the benchmark is made of
     c.flags.base = "openmoji"  # artist of the base's images
     c.flags.query = "twemoji"  # artist of the query images
-    c.flags.mix = (("twemoji", "L2", 0.5), ("twemoji", "L3", 0.5))  # (artist, level, share) of views
+    c.flags.mix = (
+        ("twemoji", "L2", 0.5),
+        ("twemoji", "L3", 0.5),
+    )  # (artist, level, share) of views
     c.flags.views = 24  # different views of an entity, in training and, others, in each other split
     c.flags.flag_text = "left_out"  # one of "left_out", "included": the flag described in words
     c.flags.max_words = 35  # words of a passage
@@ -63,6 +69,7 @@ def retrieval() -> ConfigDict:
     c.text_encoder = "minilm"  # one of "minilm", "lexical" (by words, no encoder)
     c.image_index = index()
     c.text_index = index()
+    c.measured = 200  # questions a split that the build measures R@k on
     return c
 
 
@@ -116,9 +123,6 @@ def model() -> ConfigDict:
     c = ConfigDict()
     c.folder = "shipped"  # a folder in Hugging Face format, or "shipped": the tiny cold start
     c.dtype = "float32"  # of the parameters and of compute: one of "float32", "bfloat16"
-    c.image_size = (
-        64  # query and base images are resized to this square side, pixels; 0 = as they are
-    )
     c.freeze_vision = True  # no gradient into the vision tower, its merger and its deepstack
     c.remat = True  # recompute each layer in the backward pass instead of keeping its activations
     return c
@@ -135,7 +139,7 @@ def sharding() -> ConfigDict:
 
 
 def rollout() -> ConfigDict:
-    """How dialogues are sampled (jaxagent/rollout/config.py). Ladders are the sizes that get compiled."""
+    """How dialogues are sampled (jaxagent/rollout/config.py). Ladders are the sizes compiled."""
     c = ConfigDict()
     c.sampling = ConfigDict()
     c.sampling.temperature = 1.0  # divides the logits; 0 = the most likely token

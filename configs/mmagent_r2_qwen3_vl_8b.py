@@ -14,7 +14,6 @@ def get_config():
     c = base.get_config()
     c.model.folder = "Qwen3-VL-8B-Instruct"
     c.model.dtype = "bfloat16"
-    c.model.image_size = 0
     c.method.name = "mmagent_r2"
     c.method.mmagent_r2.prompt = "full"
     c.method.mmagent_r2.max_tokens = 1024

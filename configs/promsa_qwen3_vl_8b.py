@@ -13,7 +13,6 @@ def get_config():
     c = base.get_config()
     c.model.folder = "Qwen3-VL-8B-Instruct"
     c.model.dtype = "bfloat16"
-    c.model.image_size = 0
     c.method.name = "promsa"
     c.method.promsa.prompt = "full"
     c.method.promsa.max_tokens = 4096

@@ -23,7 +23,9 @@ from pathlib import Path
 import numpy as np
 
 from jaxagent.agents.mmagent_r2 import Reject, Rerank, SearchImage
+from jaxagent.retrieval.knowledge_base import KnowledgeBase
 from jaxagent.retrieval.names import normal_name
+from jaxagent.retrieval.search import entity_ranks
 from jaxagent.scoring.infoseek import harmonic_mean
 from jaxagent.scoring.metrics import (
     Interval,
@@ -32,6 +34,7 @@ from jaxagent.scoring.metrics import (
     identified,
     rejections,
 )
+from jaxagent.scoring.rewards import Reward, scores
 from jaxagent.types import (
     Candidate,
     Dialogue,
@@ -46,6 +49,16 @@ from jaxagent.types import (
 
 Row = Mapping
 """One dialogue: see `dialogue_row`."""
+Sampler = Callable[[Sequence[Question]], Sequence[Sequence[Trajectory]]]
+"""Questions to the dialogues of each."""
+Progress = Callable[[str, int, int], None]
+"""Called with what is being made, how many are done and how many there are."""
+POOL = 15
+"""Entities of the retriever's pool in which ranks are looked for: the papers' K (1 + rej_max)."""
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Shows nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +115,34 @@ def by_turns(questions: Sequence[Question], *, seed: int) -> list[Question]:
         keyed.append((rounds[entity], len(keyed), question))
         rounds[entity] += 1
     return [question for _, _, question in sorted(keyed, key=lambda row: row[:2])]
+
+
+def evaluated(
+    questions: Sequence[Question],
+    *,
+    sample: Sampler,
+    reward: Reward,
+    base: KnowledgeBase,
+    chunk: int = 64,
+    progress: Progress = silent,
+) -> list[dict]:
+    """One row a dialogue, in the order of the questions.
+
+    Args:
+        sample: runs dialogues for some questions; asked for `chunk` questions at a time.
+    """
+    names = {entity.id: entity.name for entity in base.entities.values()}
+    ranks = entity_ranks(base, questions, POOL).tolist()
+    rows: list[dict] = []
+    for start in range(0, len(questions), chunk):
+        part = questions[start : start + chunk]
+        for group, rank in zip(sample(part), ranks[start : start + chunk], strict=True):
+            rows += [
+                dialogue_row(done, score, rank=rank, names=names)
+                for done, score in zip(group, scores(reward, group), strict=True)
+            ]
+        progress("evaluation", min(start + chunk, len(questions)), len(questions))
+    return rows
 
 
 def dialogue_row(

@@ -1,7 +1,4 @@
-"""Config groups as the frozen records of each layer: the same names, checked types.
-
-`RECORDS` is the whole correspondence; a test holds that every group has exactly its record's fields.
-"""
+"""Config groups as the frozen records of each layer: the same names, checked types."""
 
 import dataclasses
 import typing

@@ -26,6 +26,11 @@ class WorkFolder:
 
     root: Path
 
+    @classmethod
+    def at(cls, path: str) -> "WorkFolder":
+        """The folder's paths; nothing is made or checked."""
+        return cls(Path(path).expanduser().absolute())
+
     @property
     def config(self) -> Path:
         return self.root / "config.json"
@@ -53,7 +58,8 @@ class WorkFolder:
 
 def open_work_folder(path: str) -> WorkFolder:
     """The folder, made when missing and known to be writable; JAX's compilations are kept in it."""
-    root = Path(path).expanduser().absolute()
+    folder = WorkFolder.at(path)
+    root = folder.root
     try:
         root.mkdir(parents=True, exist_ok=True)
         probe = root / ".writable"
@@ -65,7 +71,7 @@ def open_work_folder(path: str) -> WorkFolder:
             "Give another one with --workdir."
         ) from error
     keep_compilations(root / "compiled")
-    return WorkFolder(root)
+    return folder
 
 
 def keep_compilations(folder: Path) -> None:

@@ -1,0 +1,94 @@
+"""An agent put together from a config, and its evaluation: what train, evaluate and sweep share."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ml_collections import ConfigDict
+
+from jaxagent.cli import build
+from jaxagent.cli.errors import told
+from jaxagent.cli.progress import Progress
+from jaxagent.cli.records import record
+from jaxagent.evaluation import Protocol, chosen, evaluated
+from jaxagent.processing.policy import Policy
+from jaxagent.rollout.config import RolloutConfig
+from jaxagent.rollout.engine import Engine
+from jaxagent.rollout.sampling import Sampling
+from jaxagent.scoring.rewards import Reward
+from jaxagent.trees import Params
+from jaxagent.types import Question, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agent:
+    """A policy with its method, in its world. Parameters come apart, as everywhere."""
+
+    config: ConfigDict
+    world: build.World
+    policy: Policy
+    reward: Reward
+
+    def engine(self, *, sampling: Sampling | None = None) -> Engine:
+        """The engine that rolls the policy out; `sampling` in place of the config's."""
+        settings = record(RolloutConfig, self.config, "rollout")
+        if sampling:
+            settings = dataclasses.replace(settings, sampling=sampling)
+        with told(ValueError):
+            return Engine(
+                self.policy,
+                build.method(self.config),
+                build.tools(self.config, self.world.base),
+                self.world.images,
+                settings,
+            )
+
+    def evaluate(self, params: Params, *, progress: Progress) -> list[dict]:
+        """Rows of the config's protocol; empty when it asks for no split."""
+        settings = self.config.evaluation
+        if not settings.splits:
+            return []
+        engine = self.engine(sampling=Sampling(temperature=settings.temperature))
+
+        def sample(questions: Sequence[Question]) -> list[list[Trajectory]]:
+            return engine.run(
+                params,
+                questions,
+                samples=settings.samples,
+                seed=self.config.seed,
+                step=0,
+                version=0,
+            ).trajectories
+
+        return evaluated(
+            self.questions_asked(),
+            sample=sample,
+            reward=self.reward,
+            base=self.world.base,
+            chunk=max(1, self.config.rollout.slots // settings.samples),
+            progress=progress,
+        )
+
+    def questions_asked(self) -> list[Question]:
+        """The protocol's questions."""
+        settings = self.config.evaluation
+        with told(ValueError):
+            found = [
+                question
+                for split in settings.splits
+                for question in self.world.questions(split, families=self.config.data.families)
+            ]
+            protocol = Protocol(
+                splits=settings.splits,
+                count=settings.questions,
+                samples=settings.samples,
+                seed=self.world.benchmark.config.seed,
+            )
+            return chosen(found, protocol)
+
+
+def assemble(config: ConfigDict, world: build.World) -> tuple[Agent, Params]:
+    """The agent and the parameters of its policy's folder."""
+    loaded = build.policy(config)
+    agent = Agent(config=config, world=world, policy=loaded.policy, reward=build.reward(config))
+    return agent, loaded.params

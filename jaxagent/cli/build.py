@@ -1,0 +1,151 @@
+"""A config as the parts of a run: the base with its questions, the method, the policy, the engine.
+
+A new method is a row of `METHODS`; nothing else here knows methods apart.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxagent.agents import mmagent_r2, promsa
+from jaxagent.agents.protocol import Method, Tools
+from jaxagent.agents.tools import all_tools
+from jaxagent.cli.errors import UserError, did_you_mean, told
+from jaxagent.cli.progress import Progress
+from jaxagent.cli.records import record
+from jaxagent.cli.work import WorkFolder
+from jaxagent.data.benchmark import Benchmark, build_benchmark, read_questions
+from jaxagent.data.config import FlagsConfig
+from jaxagent.data.views import FlagImages
+from jaxagent.processing.policy import LoadedPolicy, load_policy
+from jaxagent.retrieval import knowledge_base
+from jaxagent.retrieval.encoders import Encoders, open_encoders
+from jaxagent.retrieval.knowledge_base import Entity, KnowledgeBase, KnowledgeBaseConfig
+from jaxagent.scoring.rewards import MMAgentR2Reward, ProMSAReward, Reward
+from jaxagent.services.summariser import summarise_by_extraction
+from jaxagent.types import Images, Question, Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodRow:
+    """How a method is made from its settings, and how its reward is."""
+
+    settings: type
+    method: Callable[..., Method]
+    reward: type
+
+
+METHODS: Mapping[str, MethodRow] = {
+    mmagent_r2.NAME: MethodRow(
+        settings=mmagent_r2.MMAgentR2, method=mmagent_r2.method, reward=MMAgentR2Reward
+    ),
+    promsa.NAME: MethodRow(settings=promsa.ProMSA, method=promsa.method, reward=ProMSAReward),
+}
+DATA = {"flags": FlagsConfig}
+SUMMARISERS = {"extractive": summarise_by_extraction}
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What an agent is asked, and what it can search."""
+
+    benchmark: Benchmark
+    base: KnowledgeBase
+    images: Images
+
+    def questions(self, split: Split, *, families: Sequence[str]) -> list[Question]:
+        """A split's questions of these families, in the data set's order."""
+        found = read_questions(self.benchmark.folder, split)
+        return [question for question in found if question.family in families]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Entity id -> name."""
+        return {entity.id: entity.name for entity in self.base.entities.values()}
+
+
+def chosen(word: str, table: Mapping, field: str):
+    """The table's row for a config's word."""
+    if word not in table:
+        raise UserError(f"config.{field} is {word!r}. {did_you_mean(word, table)}")
+    return table[word]
+
+
+def kb_folder(config: ConfigDict, workdir: Path) -> Path:
+    """Where the benchmark and its base lie."""
+    return Path(config.data.folder or workdir / "kb").expanduser()
+
+
+def open_world(config: ConfigDict, folder: WorkFolder, progress: Progress) -> World:
+    """The benchmark and its knowledge base, built where they are missing or half built."""
+    settings = record(chosen(config.data.name, DATA, "data.name"), config, "data.flags")
+    indices = record(KnowledgeBaseConfig, config, "retrieval")
+    root = kb_folder(config, folder.root)
+    with told():
+        benchmark = build_benchmark(root, settings, progress)
+        images = FlagImages(root, size=config.data.image_side)
+        base = knowledge_base.build(
+            root / "base",
+            [Entity(id=one.id, name=one.name, images=(one.image,)) for one in benchmark.entities],
+            benchmark.passages,
+            images=images,
+            encoders=encoders(config),
+            config=indices,
+            progress=progress,
+        )
+    return World(benchmark=benchmark, base=base, images=images)
+
+
+def encoders(config: ConfigDict) -> Encoders:
+    text = config.retrieval.text_encoder
+    return open_encoders(config.retrieval.image_encoder, None if text == "lexical" else text)
+
+
+def method(config: ConfigDict) -> Method:
+    """The agent's method with the config's settings."""
+    row = chosen(config.method.name, METHODS, "method.name")
+    return row.method(record(row.settings, config, f"method.{config.method.name}"))
+
+
+def reward(config: ConfigDict) -> Reward:
+    """The method's reward with the config's weights."""
+    row = chosen(config.method.name, METHODS, "method.name")
+    return record(row.reward, config, f"scoring.{config.method.name}")
+
+
+def tools(config: ConfigDict, base: KnowledgeBase) -> Tools:
+    """Every tool over the base."""
+    summarise = chosen(config.method.summariser, SUMMARISERS, "method.summariser")
+    return all_tools(base, summarise)
+
+
+def policy(config: ConfigDict) -> LoadedPolicy:
+    """The policy that training starts from, or that is evaluated as it is."""
+    with told():
+        return load_policy(policy_folder(config.model.folder), dtype=config.model.dtype)
+
+
+def policy_folder(name: str) -> Path:
+    """The folder that a config names; `shipped` is the one inside the package."""
+    if name == "shipped":
+        return Path(str(resources.files("jaxagent"))) / "pretrained" / "policy"
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise UserError(
+            f"There is no policy folder {folder}. Give config.model.folder a folder in Hugging "
+            "Face format (config.json, *.safetensors, tokenizer.json), or 'shipped'."
+        )
+    return folder
+
+
+def training_questions(config: ConfigDict, world: World) -> list[Question]:
+    """The questions trained on: all of the families', or a seeded draw of `data.questions`."""
+    found = world.questions("train", families=config.data.families)
+    if not config.data.questions or config.data.questions >= len(found):
+        return found
+    drawn = np.random.default_rng(config.seed).permutation(len(found))[: config.data.questions]
+    return [found[at] for at in sorted(drawn)]

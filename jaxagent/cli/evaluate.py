@@ -1,0 +1,48 @@
+"""`jaxagent evaluate`: a policy over splits; figures on the screen, dialogues in the work folder."""
+
+import argparse
+from collections.abc import Sequence
+
+from ml_collections import ConfigDict
+
+from jaxagent.cli import build
+from jaxagent.cli.agent import assemble
+from jaxagent.cli.configs import apply, config_flags, read_config, saved_config
+from jaxagent.cli.progress import Bars
+from jaxagent.cli.tables import text_table
+from jaxagent.cli.work import WorkFolder, open_work_folder
+from jaxagent.evaluation import summary, write_rows
+from jaxagent.report.run import by_split, by_type
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--workdir", required=True, help="the work folder of a training, or a new one"
+    )
+    parser.add_argument("--config", help="an experiment; without it, the work folder's own")
+    parser.add_argument("--name", default="evaluation", help="of the file of dialogues")
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    config = wanted_config(options, rest)
+    folder = open_work_folder(options.workdir)
+    with Bars() as bars:
+        world = build.open_world(config, folder, bars)
+        agent, params = assemble(config, world)
+        rows = agent.evaluate(params, progress=bars)
+    write_rows(folder.dialogues(options.name), rows)
+    runs = {options.name: summary(rows)}
+    for table in (by_split(runs), by_type(runs)):
+        print(text_table(table))
+    print(f"Dialogues: {folder.dialogues(options.name)}")
+    return 0
+
+
+def wanted_config(options: argparse.Namespace, rest: Sequence[str]) -> ConfigDict:
+    """The experiment's config, or the one that the work folder was trained with."""
+    changes = config_flags(rest)
+    if options.config:
+        return read_config(options.config, changes)
+    config = saved_config(WorkFolder.at(options.workdir).config)
+    apply(config, changes)
+    return config
