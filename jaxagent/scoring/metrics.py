@@ -52,8 +52,8 @@ def rejections(dialogue: Dialogue) -> int:
 class SplitMeans:
     """Means of one metric by split and over all of them.
 
-    `harmonic` is InfoSeek's "all", the harmonic mean of unseen question and unseen entity (None when
-    one is absent); `micro` weighs questions alike. Papers print either.
+    `harmonic` is InfoSeek's "all", the harmonic mean of unseen question and unseen entity (None
+    when one is absent); `micro` weighs questions alike. Papers print either.
     """
 
     splits: Mapping[str, float]
