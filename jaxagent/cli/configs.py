@@ -41,6 +41,12 @@ def experiment(name: str):
     return importlib.import_module(f"configs.{stem}")
 
 
+def base_config() -> ConfigDict:
+    """The locked defaults of every field."""
+    config = importlib.import_module("configs.base").get_config()
+    return config.lock()
+
+
 def experiments() -> list[str]:
     """Names of the experiments that the package ships."""
     folder = Path(configs.__file__).parent
@@ -121,8 +127,7 @@ def save_config(config: ConfigDict, path: Path) -> None:
 
 def saved_config(path: Path) -> ConfigDict:
     """The locked config that a training left in its work folder."""
-    config = importlib.import_module("configs.base").get_config()
-    config.lock()
+    config = base_config()
     try:
         changes = json.loads(path.read_text())
     except FileNotFoundError as error:

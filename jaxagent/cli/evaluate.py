@@ -1,4 +1,4 @@
-"""`jaxagent evaluate`: a policy over splits; figures on the screen, dialogues in the work folder."""
+"""`jaxagent evaluate`: a policy over splits; figures on the screen, dialogues in a file."""
 
 import argparse
 from collections.abc import Sequence
@@ -16,9 +16,7 @@ from jaxagent.report.run import by_split, by_type
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--workdir", required=True, help="the work folder of a training, or a new one"
-    )
+    parser.add_argument("--workdir", required=True, help="a training's work folder, or a new one")
     parser.add_argument("--config", help="an experiment; without it, the work folder's own")
     parser.add_argument("--name", default="evaluation", help="of the file of dialogues")
 

@@ -1,0 +1,160 @@
+"""`jaxagent report`: the HTML page of a run or of a results file; the README's generated parts."""
+
+import argparse
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from jaxagent.cli import build
+from jaxagent.cli.configs import base_config, flat, saved_config
+from jaxagent.cli.errors import UserError, told
+from jaxagent.cli.tables import markdown_table
+from jaxagent.cli.work import WorkFolder
+from jaxagent.data.views import FlagImages
+from jaxagent.evaluation import read_rows
+from jaxagent.report.page import write_report
+from jaxagent.report.records import Report
+from jaxagent.report.results import read_results, results_table
+from jaxagent.report.run import read_scalars, run_report
+from jaxagent.types import Images
+
+SHOWN_VERSIONS = ("jaxagent", "jax", "flax", "optax", "transformers", "scann")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workdir", help="the work folder of a run")
+    parser.add_argument("--results", help="a results file of `jaxagent sweep`")
+    parser.add_argument("--readme", help="write the results between this file's markers instead")
+    parser.add_argument("--output", help="the page; by default report.html beside its source")
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    if rest:
+        raise UserError(f"Unknown argument {rest[0]!r}. See `jaxagent report --help`.")
+    if bool(options.workdir) == bool(options.results):
+        raise UserError("Give either --workdir of a run or --results of a sweep.")
+    if options.workdir:
+        folder = WorkFolder.at(options.workdir)
+        output = Path(options.output) if options.output else folder.report
+        page = page_of_run(folder, saved_config(folder.config), output=output)
+    elif options.readme:
+        fill(Path(options.readme), "results", readme_results(Path(options.results)))
+        page = Path(options.readme)
+    else:
+        page = page_of_results(Path(options.results), options.output)
+    print(f"Written: {page}")
+    return 0
+
+
+def page_of_run(folder: WorkFolder, config: ConfigDict, *, output: Path) -> Path:
+    """The page of a work folder; it is the same whoever writes it, during a run or long after."""
+    before, after = (
+        read_rows(path) if (path := folder.dialogues(when)).exists() else []
+        for when in ("before", "after")
+    )
+    others = sorted(folder.dialogues("x").parent.glob("*.jsonl"))
+    if not before and not after and others:
+        after = read_rows(others[-1])
+    if not before and not after and not folder.metrics.exists():
+        raise UserError(f"{folder.root} holds neither a training nor an evaluation yet.")
+    report = run_report(
+        title=f"{METHOD_NAMES.get(config.method.name, config.method.name)} with "
+        f"{ALGORITHM_NAMES.get(config.algorithm.name, config.algorithm.name)}",
+        summary_line=f"embedded flags benchmark, seed {config.seed}",
+        scalars=read_scalars(folder.metrics),
+        before=before,
+        after=after,
+        facts=facts(folder, config),
+        num_dialogues=config.report.dialogues,
+    )
+    images = images_of(config, folder) if report.dialogues else no_images
+    write_report(output, report, images=images, image_side=config.report.image_side)
+    return output
+
+
+METHOD_NAMES = {"mmagent_r2": "MMAgent-R2", "promsa": "ProMSA"}
+ALGORITHM_NAMES = {"grpo": "GRPO", "gspo": "GSPO", "tn_gspo": "TN-GSPO"}
+
+
+def images_of(config: ConfigDict, folder: WorkFolder) -> Images:
+    with told():
+        return FlagImages(build.kb_folder(config, folder.root), size=config.data.image_side)
+
+
+def no_images(key: str):
+    raise KeyError(key)
+
+
+def facts(folder: WorkFolder, config: ConfigDict) -> dict[str, str]:
+    """What made the page: versions, the config's changes, the machine."""
+    base = dict(flat(base_config()))
+    changed = {name: value for name, value in flat(config) if base[name] != value}
+    return {
+        "Work folder": folder.root.name,
+        "Changes to configs/base.py": ", ".join(f"{k}={v!r}" for k, v in changed.items()) or "none",
+        "Versions": versions_text(versions()),
+        "Python": platform.python_version(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that decide a result; those that are not installed are left out."""
+    found = {}
+    for name in SHOWN_VERSIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def versions_text(found: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in found.items())
+
+
+def page_of_results(path: Path, output: str | None) -> Path:
+    """The page of a sweep: its tables."""
+    lines = checked_results(path)
+    report = Report(
+        title="Results",
+        summary=f"{len(lines)} runs",
+        tables=[results_table(lines, split) for split in splits_of(lines)],
+        facts={"Results file": path.name, "Versions": versions_text(lines[-1]["versions"])},
+    )
+    target = Path(output) if output else path.with_suffix(".html")
+    write_report(target, report, images=no_images)
+    return target
+
+
+def checked_results(path: Path) -> list[dict]:
+    try:
+        lines = read_results(path)
+    except (json.JSONDecodeError, OSError) as error:
+        raise UserError(f"{path} is no results file of `jaxagent sweep`: {error}.") from error
+    if not lines:
+        raise UserError(f"{path} holds no run. `jaxagent sweep --results {path}` adds some.")
+    return lines
+
+
+def splits_of(lines: Sequence[Mapping]) -> list[str]:
+    return sorted({split for line in lines for split in line["after"]})
+
+
+def readme_results(path: Path) -> str:
+    """The README's results, as Markdown."""
+    lines = checked_results(path)
+    return "\n".join(markdown_table(results_table(lines, split)) for split in splits_of(lines))
+
+
+def fill(path: Path, name: str, text: str) -> None:
+    """Puts the text between the markers `<!-- name:begin -->` and `<!-- name:end -->`."""
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    before, found, rest = path.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise UserError(f"{path} has no markers {begin} and {end} to write between.")
+    path.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}")

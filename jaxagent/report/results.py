@@ -1,0 +1,175 @@
+"""Runs of a sweep as lines of a results file, and the file as a table.
+
+A line holds the figures of one run and the outcome of every evaluated question before and after, so
+that intervals can be drawn again from the file alone:
+
+    {"name": "grpo-0", "config": …, "seed": 0, "seconds": …, "reward": [first, last],
+     "before": {split: figures}, "after": {split: figures},
+     "outcomes": {split: {data_id: [entity, accuracy, accuracy after, ident., ident. after]}}}
+
+Runs whose names differ in the last number alone are seeds of one row of the table: a question's
+outcome is averaged over them before the bootstrap over entities.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxagent.evaluation import Row, metrics
+from jaxagent.report.records import Table
+from jaxagent.report.run import ends, label
+from jaxagent.scoring.metrics import Interval, entity_interval
+
+KEPT = ("dialogues", "accuracy", "ident", "R@1", "R@15", "rejections", "calls", "tokens", "reward")
+PAIRS = {"accuracy": (1, 2), "ident": (3, 4)}
+"""Metric -> places of its values before and after in an outcome."""
+
+
+def result_line(
+    *,
+    name: str,
+    config: str,
+    changes: Mapping[str, object],
+    seed: int,
+    seconds: float,
+    rewards: Sequence[float],
+    before: Sequence[Row],
+    after: Sequence[Row],
+    versions: Mapping[str, str],
+) -> dict:
+    """One run as a line of the results file.
+
+    Args:
+        rewards: mean reward of every step of training, in order; may be empty.
+    """
+    splits = sorted({row["split"] for row in after})
+    return {
+        "name": name,
+        "config": config,
+        "changes": dict(changes),
+        "seed": seed,
+        "seconds": round(seconds, 1),
+        "steps": len(rewards),
+        "reward": [round(value, 4) for value in ends(rewards)] if rewards else None,
+        "before": {split: figures(before, split) for split in splits},
+        "after": {split: figures(after, split) for split in splits},
+        "outcomes": {split: outcomes(before, after, split) for split in splits},
+        "versions": dict(versions),
+    }
+
+
+def figures(rows: Sequence[Row], split: str) -> dict[str, float]:
+    found = metrics([row for row in rows if row["split"] == split])
+    return {name: round(found[name], 4) for name in KEPT if name in found}
+
+
+def outcomes(before: Sequence[Row], after: Sequence[Row], split: str) -> dict[str, list]:
+    """Question -> first entity and the means over its dialogues, before and after."""
+    values: dict[str, list] = {}
+    for at, rows in enumerate((before, after)):
+        found = defaultdict(list)
+        for row in rows:
+            if row["split"] == split:
+                found[row["data_id"], row["entity_ids"][0]].append(row)
+        for (data_id, entity), members in found.items():
+            line = values.setdefault(data_id, [entity, None, None, None, None])
+            line[1 + at] = round(float(np.mean([row["accuracy"] for row in members])), 4)
+            if members[0]["identified"] is not None:
+                line[3 + at] = round(float(np.mean([row["identified"] for row in members])), 4)
+    return values
+
+
+def read_results(path: Path) -> list[dict]:
+    """The lines of a results file; none when there is no such file."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+
+def append_result(path: Path, line: Mapping) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def groups(lines: Iterable[Mapping]) -> dict[str, list[Mapping]]:
+    """Row of the table -> its runs, in the order of the file."""
+    found = defaultdict(list)
+    for line in lines:
+        found[row_name(line["name"])].append(line)
+    return dict(found)
+
+
+def row_name(run: str) -> str:
+    """`grpo-2` belongs to the row `grpo`."""
+    stem, dash, number = run.rpartition("-")
+    return stem if dash and number.isdigit() else run
+
+
+def results_table(lines: Sequence[Mapping], split: str) -> Table:
+    """One row for each group of seeds, on one split."""
+    rows = []
+    for name, runs in groups(line for line in lines if split in line["after"]).items():
+        cells: list[str | int | float | None] = [name, len(runs), reward_cell(runs)]
+        for metric in PAIRS:
+            cells += [change_cell(runs, split, metric), interval_cell(runs, split, metric)]
+        first = runs[0]["after"][split]
+        cells += [100 * first["R@1"], 100 * first["R@15"]]
+        rows.append(cells)
+    counts = {line["after"][split]["dialogues"] for line in lines if split in line["after"]}
+    return Table(
+        title=f"Runs, {label(split)}",
+        columns=[
+            *("run", "seeds", "reward in training"),
+            *("accuracy, %", "change, 95 %", "ident., %", "change, 95 %", "R@1", "R@15"),
+        ],
+        rows=rows,
+        note=f"Before → after on {label(split)}, {', '.join(f'{n:.0f}' for n in sorted(counts))} "
+        "dialogues a run, means over seeds. Reward: means of the first and last fifth of training. "
+        "Changes are paired over questions and seeds; the interval is a bootstrap over entities. "
+        "R@k is the retriever's alone.",
+    )
+
+
+def reward_cell(runs: Sequence[Mapping]) -> str | None:
+    found = [run["reward"] for run in runs if run["reward"]]
+    if not found:
+        return None
+    first, last = np.mean(found, axis=0)
+    return f"{first:.2f} → {last:.2f}"
+
+
+def change_cell(runs: Sequence[Mapping], split: str, metric: str) -> str | None:
+    if any(metric not in run["after"][split] for run in runs):
+        return None
+    means = [
+        100 * np.mean([run[when][split][metric] for run in runs]) for when in ("before", "after")
+    ]
+    return f"{means[0]:.1f} → {means[1]:.1f}"
+
+
+def interval_cell(runs: Sequence[Mapping], split: str, metric: str) -> str | None:
+    change = pooled_change(runs, split, metric)
+    if change is None:
+        return None
+    return f"{100 * change.mean:+.1f} ({100 * change.low:+.1f} to {100 * change.high:+.1f})"
+
+
+def pooled_change(runs: Sequence[Mapping], split: str, metric: str) -> Interval | None:
+    """After less before, seeds averaged question by question; None where nothing was recorded."""
+    at_before, at_after = PAIRS[metric]
+    values: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    entities: dict[str, str] = {}
+    for run in runs:
+        for data_id, line in run["outcomes"][split].items():
+            if line[at_before] is None or line[at_after] is None:
+                return None
+            values[data_id].append((line[at_before], line[at_after]))
+            entities[data_id] = line[0]
+    if not values:
+        return None
+    means = np.array([np.mean(pairs, axis=0) for pairs in values.values()])
+    return entity_interval(means[:, 1], [entities[name] for name in values], minus=means[:, 0])

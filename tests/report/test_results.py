@@ -1,0 +1,121 @@
+"""Lines of a results file become the table that the README shows."""
+
+import json
+
+import pytest
+
+from jaxagent.cli.errors import UserError
+from jaxagent.cli.report import fill
+from jaxagent.cli.tables import markdown_table, text_table
+from jaxagent.report.records import Table
+from jaxagent.report.results import (
+    append_result,
+    read_results,
+    result_line,
+    results_table,
+    row_name,
+)
+
+
+def rows(*accuracies: float, identified: bool | None = True) -> list[dict]:
+    return [
+        {
+            "split": "unseen_entity",
+            "data_id": f"q{at}",
+            "entity_ids": [f"e{at}"],
+            "family": "single",
+            "kind": "String",
+            "ambiguous": False,
+            "accuracy": accuracy,
+            "identified": identified,
+            "rank": 1 + at,
+            "rejections": 0,
+            "calls": 2,
+            "tokens": 100,
+            "truncated": False,
+            "reward": accuracy,
+            "terms": {"outcome": accuracy},
+        }
+        for at, accuracy in enumerate(accuracies)
+    ]
+
+
+def line(name: str, before: list[dict], after: list[dict]) -> dict:
+    return result_line(
+        name=name,
+        config="flags_mmagent_r2_grpo",
+        changes={"seed": 0},
+        seed=0,
+        seconds=12.345,
+        rewards=[0.0, 0.5, 0.5, 0.5, 1.0],
+        before=before,
+        after=after,
+        versions={"jax": "0.10.2"},
+    )
+
+
+def test_the_table_has_one_row_for_each_group_of_seeds():
+    table = results_table(
+        [
+            line("grpo-0", rows(0, 0, 1, 0), rows(1, 0, 1, 0)),
+            line("grpo-1", rows(0, 0, 1, 0), rows(1, 1, 1, 0)),
+            line("shuffled-0", rows(0, 0, 1, 0), rows(0, 0, 1, 0)),
+        ],
+        "unseen_entity",
+    )
+    grpo, shuffled = table.rows
+    assert grpo[:3] == ["grpo", 2, "0.00 → 1.00"]
+    assert grpo[3] == "25.0 → 62.5"
+    assert grpo[4].startswith("+37.5 (")
+    assert shuffled[4] == "+0.0 (+0.0 to +0.0)"
+    assert grpo[-2:] == [25.0, 100.0]
+
+
+def test_a_method_that_records_no_entity_has_no_ident():
+    nothing = rows(0, 1, identified=None)
+    (row,) = results_table([line("promsa-0", nothing, nothing)], "unseen_entity").rows
+    assert row[5:7] == [None, None]
+
+
+def test_lines_survive_the_file(tmp_path):
+    path = tmp_path / "folder" / "results.jsonl"
+    first, second = line("a-0", rows(0), rows(1)), line("a-1", rows(1), rows(1))
+    append_result(path, first)
+    append_result(path, second)
+    assert read_results(path) == json.loads(json.dumps([first, second]))
+    assert read_results(tmp_path / "none.jsonl") == []
+
+
+@pytest.mark.parametrize(
+    ("run", "row"), [("grpo-0", "grpo"), ("tn_gspo-12", "tn_gspo"), ("a-b", "a-b"), ("x", "x")]
+)
+def test_seeds_are_told_by_the_last_number(run, row):
+    assert row_name(run) == row
+
+
+TABLE = Table(title="T", columns=["name", "x"], rows=[["a", 1], ["bcd", 12.5]], note="Percent.")
+
+
+def test_a_table_prints_as_aligned_text():
+    assert text_table(TABLE) == "T\nname     x\na        1\nbcd   12.5\n"
+
+
+def test_a_table_prints_as_markdown():
+    assert markdown_table(TABLE) == (
+        "| name | x |\n| --- | ---: |\n| a | 1 |\n| bcd | 12.5 |\n\nPercent.\n"
+    )
+
+
+def test_generated_text_stands_between_its_markers_and_replaces_the_old(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text("a\n<!-- results:begin -->\nold\n<!-- results:end -->\nb\n")
+    fill(path, "results", "new\n")
+    fill(path, "results", "newer\n")
+    assert path.read_text() == "a\n<!-- results:begin -->\nnewer\n<!-- results:end -->\nb\n"
+
+
+def test_missing_markers_are_named(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text("no markers\n")
+    with pytest.raises(UserError, match="no markers"):
+        fill(path, "results", "x")
