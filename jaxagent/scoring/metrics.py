@@ -35,10 +35,8 @@ def identified(dialogue: Dialogue) -> bool | None:
     """
     if not isinstance(dialogue.state, mmagent_r2.State):
         return None
-    return all(
-        search.entity is not None and search.entity.entity == truth
-        for search, truth in zip(dialogue.state.images, dialogue.question.entities, strict=True)
-    )
+    recorded = [search.entity and search.entity.entity for search in dialogue.state.images]
+    return recorded == list(dialogue.question.entities)
 
 
 def rejections(dialogue: Dialogue) -> int:
@@ -75,11 +73,6 @@ def split_means(values: Sequence[float], questions: Sequence[Question]) -> Split
         harmonic=harmonic_mean(_mean(kinds[True]), _mean(kinds[False])) if both else None,
         micro=_mean(values),
     )
-
-
-def recall(ranks: Sequence[int], top: int) -> float:
-    """R@top from each question's rank: over entities, the worst of its images; 0 = never."""
-    return _mean(1 <= rank <= top for rank in ranks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +149,8 @@ def entity_interval(
     """The mean over questions with a bootstrap interval over entities.
 
     With `minus`, the paired difference of two systems on the same questions. `entities[i]` is the
-    cluster of question i (`cluster_of`). Raises ValueError for an empty or uneven input.
+    cluster of question i, the entity of its first image. Raises ValueError for an empty or uneven
+    input.
     """
     if not len(values) or len(values) != len(entities):
         raise ValueError(f"{len(values)} values for {len(entities)} entities; give one for each.")
@@ -172,11 +166,6 @@ def entity_interval(
     means = (drawn @ sums) / (drawn @ counts)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(mean=float(values.mean()), low=float(low), high=float(high))
-
-
-def cluster_of(question: Question) -> str:
-    """The entity that a question is resampled with: that of its first image."""
-    return question.entities[0]
 
 
 def _mean(values: Iterable[float]) -> float:
