@@ -53,12 +53,12 @@ def at_tokens(
 class Attention(nnx.Module):
     """Projections of one layer's attention."""
 
-    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: TextConfig):
         d, n, k, h = config.width, config.heads, config.kv_heads, config.head_size
-        self.q = Linear((d,), (n, h), bias=config.qkv_bias, rngs=rngs)
-        self.k = Linear((d,), (k, h), bias=config.qkv_bias, rngs=rngs)
-        self.v = Linear((d,), (k, h), bias=config.qkv_bias, rngs=rngs)
-        self.o = Linear((n, h), (d,), bias=config.out_bias, rngs=rngs)
+        self.q = Linear((d,), (n, h), bias=config.qkv_bias)
+        self.k = Linear((d,), (k, h), bias=config.qkv_bias)
+        self.v = Linear((d,), (k, h), bias=config.qkv_bias)
+        self.o = Linear((n, h), (d,), bias=config.out_bias)
         self.q_norm = RMSNorm(h, epsilon=config.norm_epsilon) if config.qk_norm else None
         self.k_norm = RMSNorm(h, epsilon=config.norm_epsilon) if config.qk_norm else None
 
@@ -78,11 +78,11 @@ class Attention(nnx.Module):
 class DecoderLayer(nnx.Module):
     """One layer of the tower."""
 
-    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: TextConfig):
         self.attention_norm = RMSNorm(config.width, epsilon=config.norm_epsilon)
-        self.attention = Attention(config, rngs=rngs)
+        self.attention = Attention(config)
         self.mlp_norm = RMSNorm(config.width, epsilon=config.norm_epsilon)
-        self.mlp = GatedMLP(config.width, config.mlp_width, rngs=rngs)
+        self.mlp = GatedMLP(config.width, config.mlp_width)
 
     def __call__(
         self,
@@ -98,19 +98,15 @@ class DecoderLayer(nnx.Module):
 class Decoder(nnx.Module):
     """Embedding table, the two stacks of layers, final norm and head."""
 
-    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
-        build = partial(_layer, config)
+    def __init__(self, config: TextConfig):
+        build = partial(DecoderLayer, config)
         self.config = config
-        self.embed = Embedding(config.vocab, config.width, rngs=rngs)
-        self.deepstack_layers = (
-            stack(build, config.deepstack, rngs=rngs) if config.deepstack else None
-        )
+        self.embed = Embedding(config.vocab, config.width)
+        self.deepstack_layers = stack(build, config.deepstack) if config.deepstack else None
         num_plain = config.layers - config.deepstack
-        self.layers = stack(build, num_plain, rngs=rngs) if num_plain else None
+        self.layers = stack(build, num_plain) if num_plain else None
         self.norm = RMSNorm(config.width, epsilon=config.norm_epsilon)
-        self.untied_head = (
-            None if config.tied else Linear((config.width,), (config.vocab,), rngs=rngs)
-        )
+        self.untied_head = None if config.tied else Linear((config.width,), (config.vocab,))
 
     def head(self) -> Float[Array, "d v"]:
         """The projection from hidden states to the vocabulary."""
@@ -152,7 +148,3 @@ class Decoder(nnx.Module):
             carry = through(self.layers, self.config.deepstack, carry, None)
         x, cache = carry
         return self.norm(x), cache
-
-
-def _layer(config: TextConfig, rngs: nnx.Rngs) -> DecoderLayer:
-    return DecoderLayer(config, rngs=rngs)

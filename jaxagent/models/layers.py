@@ -1,18 +1,30 @@
 """The small layers that every tower is built of.
 
-Norms compute in float32 and return the input's dtype. Nothing promotes a dtype or a rank on its
-own, so the layers run under JAX's strict promotion in float32 and in bfloat16. Initial weights are
-normal with variance
-1 / fan-in; biases start at 0 and norm scales at 1.
+Norms compute in float32 and return the input's dtype. Nothing promotes a dtype or rank on its own,
+so the layers run under JAX's strict promotion in float32 and in bfloat16.
+
+Modules are only built abstractly, by `blueprint`: a parameter states its shape and what its initial
+values are (weights normal with variance 1 / fan-in, biases 0, norm scales 1), and `initial_params`
+draws them on the host, where nothing has to be compiled.
 """
 
 import math
+import zlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
+
+from jaxagent.trees import Params, map_named
+
+
+def parameter(shape: tuple[int, ...], *, mean: float = 0.0, std: float = 0.0) -> nnx.Param:
+    """A parameter whose initial values are normal with this mean and standard deviation."""
+    return nnx.Param(jnp.zeros(shape), mean=mean, std=std)
 
 
 def _broadcast(vector: Array, ndim: int) -> Array:
@@ -29,11 +41,9 @@ class Linear(nnx.Module):
         outputs: tuple[int, ...],
         *,
         bias: bool = False,
-        rngs: nnx.Rngs,
     ):
-        scale = math.prod(inputs) ** -0.5
-        self.kernel = nnx.Param(scale * jax.random.normal(rngs.params(), (*inputs, *outputs)))
-        self.bias = nnx.Param(jnp.zeros(outputs)) if bias else None
+        self.kernel = parameter((*inputs, *outputs), std=math.prod(inputs) ** -0.5)
+        self.bias = parameter(outputs) if bias else None
         self.num_axes = len(inputs)
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -45,7 +55,7 @@ class RMSNorm(nnx.Module):
     """x / sqrt(mean(x^2) + epsilon) * scale over the last axis."""
 
     def __init__(self, width: int, *, epsilon: float):
-        self.scale = nnx.Param(jnp.ones(width))
+        self.scale = parameter((width,), mean=1.0)
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
@@ -58,8 +68,8 @@ class LayerNorm(nnx.Module):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis."""
 
     def __init__(self, width: int, *, epsilon: float):
-        self.scale = nnx.Param(jnp.ones(width))
-        self.bias = nnx.Param(jnp.zeros(width))
+        self.scale = parameter((width,), mean=1.0)
+        self.bias = parameter((width,))
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
@@ -75,8 +85,8 @@ class LayerNorm(nnx.Module):
 class Embedding(nnx.Module):
     """Rows of a table; an id outside it takes the nearest row, so that padding ids are harmless."""
 
-    def __init__(self, rows: int, width: int, *, rngs: nnx.Rngs):
-        self.table = nnx.Param(width**-0.5 * jax.random.normal(rngs.params(), (rows, width)))
+    def __init__(self, rows: int, width: int):
+        self.table = parameter((rows, width), std=width**-0.5)
 
     def __call__(self, ids: Int[Array, "*b"]) -> Float[Array, "*b d"]:
         return self.table[...].at[ids].get(mode="clip")
@@ -85,10 +95,10 @@ class Embedding(nnx.Module):
 class GatedMLP(nnx.Module):
     """down(silu(gate(x)) * up(x)), the text towers' MLP."""
 
-    def __init__(self, width: int, inner: int, *, rngs: nnx.Rngs):
-        self.gate = Linear((width,), (inner,), rngs=rngs)
-        self.up = Linear((width,), (inner,), rngs=rngs)
-        self.down = Linear((inner,), (width,), rngs=rngs)
+    def __init__(self, width: int, inner: int):
+        self.gate = Linear((width,), (inner,))
+        self.up = Linear((width,), (inner,))
+        self.down = Linear((inner,), (width,))
 
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
         return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
@@ -97,21 +107,46 @@ class GatedMLP(nnx.Module):
 class MLP(nnx.Module):
     """down(gelu(up(x))) with biases; `approximate` takes the tanh form of gelu."""
 
-    def __init__(self, width: int, inner: int, outer: int, *, approximate: bool, rngs: nnx.Rngs):
-        self.up = Linear((width,), (inner,), bias=True, rngs=rngs)
-        self.down = Linear((inner,), (outer,), bias=True, rngs=rngs)
+    def __init__(self, width: int, inner: int, outer: int, *, approximate: bool):
+        self.up = Linear((width,), (inner,), bias=True)
+        self.down = Linear((inner,), (outer,), bias=True)
         self.approximate = approximate
 
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b e"]:
         return self.down(jax.nn.gelu(self.up(x), approximate=self.approximate))
 
 
-def stack(build: Callable[[nnx.Rngs], nnx.Module], num: int, *, rngs: nnx.Rngs) -> nnx.Module:
-    """`num` modules as one, every parameter with a leading layer axis, each with its own key."""
+def stack(build: Callable[[], nnx.Module], num: int) -> nnx.Module:
+    """`num` modules as one, every parameter with a leading layer axis."""
+    return nnx.vmap(build, in_axes=(), out_axes=0, axis_size=num)()
 
-    @nnx.split_rngs(splits=num)
-    @nnx.vmap(in_axes=(0,), out_axes=0)
-    def build_all(rngs: nnx.Rngs) -> nnx.Module:
-        return build(rngs)
 
-    return build_all(rngs)
+class Blueprint(NamedTuple):
+    """A module without values: its structure, its parameters' shapes, their initial (mean, std)."""
+
+    graph: nnx.GraphDef
+    shapes: Params
+    initial: dict[str, tuple[float, float]]
+
+
+def blueprint(build: Callable[[], nnx.Module]) -> Blueprint:
+    """The blueprint of the module that `build` makes; nothing is allocated."""
+    graph, state = nnx.split(nnx.eval_shape(build))
+    initial = {
+        "/".join(map(str, path)): (variable.get_metadata("mean"), variable.get_metadata("std"))
+        for path, variable in nnx.to_flat_state(state)
+    }
+    return Blueprint(graph, nnx.to_pure_dict(state), initial)
+
+
+def initial_params(blueprint: Blueprint, key: Key[Array, ""]) -> Params:
+    """Random float32 parameters; each depends on the key and its own name alone."""
+    seed = np.asarray(jax.random.key_data(key)).tolist()
+
+    def draw(name, leaf):
+        mean, std = blueprint.initial[name]
+        numbers = np.random.default_rng([*seed, zlib.crc32(name.encode())])
+        values = mean + std * numbers.standard_normal(leaf.shape, dtype=np.float32)
+        return jnp.asarray(values, jnp.float32)
+
+    return map_named(draw, blueprint.shapes)

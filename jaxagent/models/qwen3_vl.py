@@ -28,7 +28,16 @@ from jaxagent.models import attention as attend
 from jaxagent.models.attention import KVCache, Place
 from jaxagent.models.config import Qwen3VLConfig, VisionConfig
 from jaxagent.models.decoder import Decoder, ImageFeatures, Placed, at_tokens
-from jaxagent.models.layers import MLP, Embedding, LayerNorm, Linear, stack
+from jaxagent.models.layers import (
+    MLP,
+    Blueprint,
+    Embedding,
+    LayerNorm,
+    Linear,
+    blueprint,
+    initial_params,
+    stack,
+)
 from jaxagent.models.rope import (
     Rotation,
     patch_coordinates,
@@ -45,10 +54,10 @@ Grid = tuple[int, int, int]
 class VisionAttention(nnx.Module):
     """Full attention among the patches of a frame."""
 
-    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: VisionConfig):
         d, n, h = config.width, config.heads, config.head_size
-        self.qkv = Linear((d,), (3, n, h), bias=True, rngs=rngs)
-        self.o = Linear((n, h), (d,), bias=True, rngs=rngs)
+        self.qkv = Linear((d,), (3, n, h), bias=True)
+        self.o = Linear((n, h), (d,), bias=True)
 
     def __call__(self, x: Float[Array, "i p d"], rotation: Rotation) -> Float[Array, "i p d"]:
         q, k, v = jnp.moveaxis(self.qkv(x), 2, 0)
@@ -58,12 +67,12 @@ class VisionAttention(nnx.Module):
 class VisionBlock(nnx.Module):
     """One layer of the vision tower."""
 
-    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: VisionConfig):
         d = config.width
         self.attention_norm = LayerNorm(d, epsilon=1e-6)
-        self.attention = VisionAttention(config, rngs=rngs)
+        self.attention = VisionAttention(config)
         self.mlp_norm = LayerNorm(d, epsilon=1e-6)
-        self.mlp = MLP(d, config.mlp_width, d, approximate=True, rngs=rngs)
+        self.mlp = MLP(d, config.mlp_width, d, approximate=True)
 
     def __call__(self, x: Float[Array, "i p d"], rotation: Rotation) -> Float[Array, "i p d"]:
         x = x + self.attention(self.attention_norm(x), rotation)
@@ -73,10 +82,10 @@ class VisionBlock(nnx.Module):
 class Merger(nnx.Module):
     """One text token of merge x merge patches; the norm stands before or after they are joined."""
 
-    def __init__(self, config: VisionConfig, *, norm_joined: bool, rngs: nnx.Rngs):
+    def __init__(self, config: VisionConfig, *, norm_joined: bool):
         joined = config.width * config.merge**2
         self.norm = LayerNorm(joined if norm_joined else config.width, epsilon=1e-6)
-        self.mlp = MLP(joined, joined, config.out_width, approximate=False, rngs=rngs)
+        self.mlp = MLP(joined, joined, config.out_width, approximate=False)
         self.joined = joined
         self.norm_joined = norm_joined
 
@@ -90,14 +99,14 @@ class Merger(nnx.Module):
 class VisionTower(nnx.Module):
     """Images of one grid to their text tokens."""
 
-    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: VisionConfig):
         self.config = config
-        self.patch = Linear((config.patch_values,), (config.width,), bias=True, rngs=rngs)
-        self.position = Embedding(config.positions, config.width, rngs=rngs)
-        self.blocks = stack(partial(_vision_block, config), config.layers, rngs=rngs)
-        self.merger = Merger(config, norm_joined=False, rngs=rngs)
+        self.patch = Linear((config.patch_values,), (config.width,), bias=True)
+        self.position = Embedding(config.positions, config.width)
+        self.blocks = stack(partial(VisionBlock, config), config.layers)
+        self.merger = Merger(config, norm_joined=False)
         self.deepstack_mergers = (
-            stack(partial(_deepstack_merger, config), len(config.deepstack), rngs=rngs)
+            stack(partial(Merger, config, norm_joined=True), len(config.deepstack))
             if config.deepstack
             else None
         )
@@ -166,15 +175,14 @@ def interpolation(
 class Qwen3VL(nnx.Module):
     """Both towers."""
 
-    def __init__(self, config: Qwen3VLConfig, *, rngs: nnx.Rngs):
-        self.text = Decoder(config.text, rngs=rngs)
-        self.vision = VisionTower(config.vision, rngs=rngs)
+    def __init__(self, config: Qwen3VLConfig):
+        self.text = Decoder(config.text)
+        self.vision = VisionTower(config.vision)
 
 
 @memoised
-def _graph_and_shapes(config: Qwen3VLConfig) -> tuple[nnx.GraphDef, Params]:
-    graph, state = nnx.split(nnx.eval_shape(lambda: Qwen3VL(config, rngs=nnx.Rngs(0))))
-    return graph, nnx.to_pure_dict(state)
+def _blueprint(config: Qwen3VLConfig) -> Blueprint:
+    return blueprint(partial(Qwen3VL, config))
 
 
 @dataclass(frozen=True)
@@ -191,15 +199,11 @@ class Model:
 
     def shapes(self) -> Params:
         """The parameters as `ShapeDtypeStruct`s."""
-        return _graph_and_shapes(self.config)[1]
+        return _blueprint(self.config).shapes
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Random float32 parameters."""
-
-        def build(key):
-            return nnx.to_pure_dict(nnx.split(Qwen3VL(self.config, rngs=nnx.Rngs(key)))[1])
-
-        return jax.jit(build)(key)
+        return initial_params(_blueprint(self.config), key)
 
     def new_cache(self, rows: int, length: int, dtype: DTypeLike) -> KVCache:
         """An empty cache of `rows` rows with `length` slots each."""
@@ -287,7 +291,7 @@ class Model:
         )
 
     def _module(self, params: Params) -> Any:
-        return nnx.merge(_graph_and_shapes(self.config)[0], params)
+        return nnx.merge(_blueprint(self.config).graph, params)
 
 
 def _embedded(
@@ -295,11 +299,3 @@ def _embedded(
 ) -> Float[Array, "b t d"]:
     x = text.embed(ids)
     return x if images is None else at_tokens(images.features.tokens, images.index, x)
-
-
-def _vision_block(config: VisionConfig, rngs: nnx.Rngs) -> VisionBlock:
-    return VisionBlock(config, rngs=rngs)
-
-
-def _deepstack_merger(config: VisionConfig, rngs: nnx.Rngs) -> Merger:
-    return Merger(config, norm_joined=True, rngs=rngs)
