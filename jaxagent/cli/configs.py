@@ -135,8 +135,15 @@ def saved_config(path: Path) -> ConfigDict:
             f"{path.parent} holds no training: there is no {path.name}. "
             "Give --workdir of a `jaxagent train`, or --config to evaluate a policy as it is."
         ) from error
-    apply(config, {name: tuple(v) if isinstance(v, list) else v for name, v in changes.items()})
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is broken: {error}. Give another --workdir.") from error
+    apply(config, {name: as_tuple(value) for name, value in changes.items()})
     return config
+
+
+def as_tuple(value: Value | list) -> Value:
+    """JSON's lists as the tuples they were, at any depth."""
+    return tuple(map(as_tuple, value)) if isinstance(value, list) else value
 
 
 def config_flags(rest: Sequence[str]) -> dict[str, str]:

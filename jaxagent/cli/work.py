@@ -8,7 +8,6 @@ compiled/              JAX's persistent compilation cache
 report.html
 """
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import jax
 from ml_collections import ConfigDict
 
-from jaxagent.cli.configs import flat, save_config
+from jaxagent.cli.configs import flat, save_config, saved_config
 from jaxagent.cli.errors import UserError
 
 
@@ -86,13 +85,10 @@ def claim(folder: WorkFolder, config: ConfigDict) -> None:
     if not folder.config.exists():
         save_config(config, folder.config)
         return
-    begun = json.loads(folder.config.read_text())
-    wanted = json.loads(json.dumps(dict(flat(config))))
-    changed = sorted(
-        name for name in begun.keys() | wanted.keys() if begun.get(name) != wanted.get(name)
-    )
+    begun, wanted = dict(flat(saved_config(folder.config))), dict(flat(config))
+    changed = [name for name in begun if begun[name] != wanted[name]]
     if changed:
-        shown = ", ".join(f"{name} was {begun.get(name)!r}" for name in changed[:3])
+        shown = ", ".join(f"{name} was {begun[name]!r}" for name in changed[:3])
         raise UserError(
             f"The work folder {folder.root} holds a training with another config ({shown}). "
             "Give the same fields to resume it, or another --workdir."

@@ -1,0 +1,82 @@
+"""`jaxagent sweep`: every row of a config's `sweep()`, one JSON line a run; finished rows are kept.
+
+Each row runs in `<workdir>/<name>` with its own resume; all share `<workdir>/kb` and the
+compilation cache. A row that is in the results file already is skipped, so the same command goes on
+after a stop.
+"""
+
+import argparse
+import importlib
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxagent.cli import build
+from jaxagent.cli.configs import config_flags, read_config
+from jaxagent.cli.errors import UserError
+from jaxagent.cli.progress import Bars
+from jaxagent.cli.report import versions
+from jaxagent.cli.train import trained
+from jaxagent.cli.work import WorkFolder, claim, open_work_folder
+from jaxagent.report.results import append_result, read_results, result_line
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", required=True, help="an experiment with a sweep()")
+    parser.add_argument("--workdir", required=True, help="holds a folder for each row")
+    parser.add_argument("--results", required=True, help="the JSON lines file to append to")
+    parser.add_argument("--only", default="", help="rows whose names start so, e.g. grpo")
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    changes = config_flags(rest)
+    rows = wanted_rows(options.config, options.only)
+    root, results = open_work_folder(options.workdir), Path(options.results)
+    done = {(line["config"], line["name"]) for line in read_results(results)}
+    for at, row in enumerate(rows, 1):
+        name = row.pop("name")
+        print(f"[{at}/{len(rows)}] {name}", flush=True)
+        if (options.config, name) in done:
+            print("  is in the results file already")
+            continue
+        append_result(results, finished_row(options.config, name, changes | row, root))
+    return 0
+
+
+def wanted_rows(config: str, prefix: str) -> list[dict]:
+    """The rows of the experiment's sweep whose names start with `prefix`."""
+    sweep = getattr(importlib.import_module(f"configs.{config}"), "sweep", None)
+    if sweep is None:
+        raise UserError(f"The experiment {config} has no sweep(); run it with `jaxagent train`.")
+    rows = [dict(row) for row in sweep()]
+    found = [row for row in rows if row["name"].startswith(prefix)]
+    if not found:
+        names = ", ".join(row["name"] for row in rows)
+        raise UserError(f"No row's name starts with {prefix!r}. Rows: {names}.")
+    return found
+
+
+def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -> dict:
+    """Runs one row to its end and gives its line."""
+    config = read_config(config_name, changes)
+    if not config.data.folder:
+        config.data.folder = str(root.root / "kb")
+    folder = WorkFolder(root.root / name)
+    folder.root.mkdir(exist_ok=True)
+    claim(folder, config)
+    started = time.monotonic()
+    with Bars() as bars:
+        world = build.open_world(config, folder, bars)
+        result = trained(config, world, folder, bars)
+    return result_line(
+        name=name,
+        config=config_name,
+        changes=json.loads(json.dumps(changes)),
+        seed=config.seed,
+        seconds=time.monotonic() - started,
+        rewards=result.rewards,
+        before=result.before,
+        after=result.after,
+        versions=versions(),
+    )
