@@ -18,7 +18,7 @@ Family = Literal["single", "bridge", "compare"]
 
 @dataclass(frozen=True)
 class ImageRef:
-    """An image by its key: `kb:td` (the base's drawing), `view:td:L2:17` (a seeded query view)."""
+    """An image by its key: `kb:td` (the base's drawing), `view:td:twemoji:L2:17` (a query view)."""
 
     key: str
 

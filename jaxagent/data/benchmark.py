@@ -101,7 +101,7 @@ def build_benchmark(
         _check_same(folder / HEADER, made_from)
         return open_benchmark(folder)
     _begin(folder, made_from)
-    countries = read_countries(progress)
+    countries = read_countries(progress, only=config.countries)
     drawings = render_drawings(
         folder,
         [country.id for country in countries],
@@ -162,7 +162,7 @@ def open_benchmark(folder: Path) -> Benchmark:
     )
 
 
-def read_questions(folder: Path, split: Split) -> list[Question]:
+def read_questions(folder: Path, split: str) -> list[Question]:
     """A split's questions, in their fixed random order.
 
     Raises:

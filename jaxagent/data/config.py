@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from jaxagent.data.drawings import ARTISTS
 from jaxagent.data.views import LEVELS
@@ -18,7 +18,8 @@ class FlagsConfig:
         base, query: artists of the base images and of the query images.
         mix: (artist, level, share) of the query views; shares sum to 1.
         views: different query views of an entity, in training and, others, in each other split.
-        flag_text: whether text search sees the section that describes the flag in words.
+        flag_text: the section that describes the flag in words is "left_out" of text search, or
+            "included".
         max_words: words of a passage; a longer field is cut at the last whole item.
         val_entities, test_entities: entities that training never asks about.
         val_facts, test_facts: shares of the training entities' facts kept for the "unseen question"
@@ -26,6 +27,7 @@ class FlagsConfig:
         families: kinds of questions made.
         pairs: two-image comparisons for each relation, in training and in all other splits
             together.
+        countries: ISO codes of the only countries used; () = all. For tests and first looks.
         seed: of the splits, wordings, views and pairs.
     """
 
@@ -33,14 +35,15 @@ class FlagsConfig:
     query: str = "twemoji"
     mix: tuple[tuple[str, str, float], ...] = (("twemoji", "L2", 0.5), ("twemoji", "L3", 0.5))
     views: int = 24
-    flag_text: Literal["left_out", "included"] = "left_out"
+    flag_text: str = "left_out"
     max_words: int = 35
     val_entities: int = 36
     test_entities: int = 58
     val_facts: float = 0.08
     test_facts: float = 0.16
-    families: tuple[Family, ...] = ("single", "bridge", "compare")
+    families: tuple[str, ...] = ("single", "bridge", "compare")
     pairs: tuple[int, int] = (60, 40)
+    countries: tuple[str, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -77,5 +80,5 @@ class FlagsConfig:
     def from_json(cls, fields: Mapping) -> "FlagsConfig":
         """The config that `as_json` gave."""
         tuples = {"mix": tuple(tuple(row) for row in fields["mix"])}
-        tuples |= {name: tuple(fields[name]) for name in ("families", "pairs")}
+        tuples |= {name: tuple(fields[name]) for name in ("families", "pairs", "countries")}
         return cls(**{**fields, **tuples})

@@ -43,6 +43,7 @@ NAME_BY_ISO: Mapping[str, str] = {
     "gs": "South Georgia",
 }
 MAGNITUDES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?) ({'|'.join(MAGNITUDES)})\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,11 +144,12 @@ class Country:
     fields: Mapping[str, str]
 
 
-def read_countries(progress: Progress = silent) -> tuple[Country, ...]:
-    """Every country and territory that has an ISO code, in the order of their codes.
+def read_countries(progress: Progress = silent, *, only: Sequence[str] = ()) -> tuple[Country, ...]:
+    """Every country and territory that has an ISO code, or `only` those given, by their codes.
 
     Raises:
         FileNotFoundError: the package is not installed, or holds no country files.
+        ValueError: one of `only` is no country of the Factbook.
     """
     files = sorted((FACTBOOK.folder() / "data").glob("*/*.json"), key=lambda file: file.stem)
     if not files:
@@ -159,17 +161,21 @@ def read_countries(progress: Progress = silent) -> tuple[Country, ...]:
     for done, file in enumerate(files, 1):
         progress("Factbook entries", done, len(files))
         entry = json.loads(file.read_text(encoding="utf-8"))
-        country = _country(file.stem, entry)
-        if country is not None:
-            countries.append(country)
+        iso = _iso(file.stem, entry)
+        if iso and (not only or iso in only):
+            countries.append(_country(iso, entry))
+    unknown = sorted(set(only) - {country.id for country in countries})
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is no country of the Factbook. Use two-letter ISO codes.")
     return tuple(sorted(countries, key=lambda country: country.id))
 
 
-def _country(gec: str, entry: Mapping) -> Country | None:
+def _iso(gec: str, entry: Mapping) -> str | None:
     domain = re.search(r"\.([a-z]{2})\b", text_at(entry, "Communications|Internet country code"))
-    iso = ISO_BY_GEC.get(gec, domain.group(1) if domain else None)
-    if iso is None:
-        return None
+    return ISO_BY_GEC.get(gec, domain.group(1) if domain else None)
+
+
+def _country(iso: str, entry: Mapping) -> Country:
     short = text_at(entry, "Government|Country name|conventional short form")
     long = text_at(entry, "Government|Country name|conventional long form")
     names = [name for name in (short, long) if name and name.lower() != "none"]
@@ -218,22 +224,22 @@ def field_text(field: Field, text: str) -> str:
 
 def written_out(text: str) -> str:
     """The text with its magnitude words as digits: "1.284 million sq km" -> "1,284,000 sq km"."""
+    return _MAGNITUDE.sub(_digits, text)
 
-    def digits(match: re.Match) -> str:
-        value = float(match.group(1).replace(",", "")) * MAGNITUDES[match.group(2)]
-        return f"{round(value):,}"
 
-    return re.sub(r"(\d[\d,]*(?:\.\d+)?) (thousand|million|billion|trillion)\b", digits, text)
+def _digits(match: re.Match) -> str:
+    value = float(match.group(1).replace(",", "")) * MAGNITUDES[match.group(2)]
+    return f"{round(value):,}"
 
 
 def quiet(text: str) -> str:
     """The text with words in capitals as names: N'DJAMENA -> N'Djamena, but ADAM II -> Adam II."""
+    return re.sub(r"(?<=[a-z]')S\b", "s", re.sub(r"[^\W\d_]{2,}", _as_name, text))
 
-    def name(match: re.Match) -> str:
-        word = match.group()
-        return word if not word.isupper() or re.fullmatch("[IVX]+", word) else word.capitalize()
 
-    return re.sub(r"(?<=[a-z]')S\b", "s", re.sub(r"[^\W\d_]{2,}", name, text))
+def _as_name(match: re.Match) -> str:
+    word = match.group()
+    return word if not word.isupper() or re.fullmatch("[IVX]+", word) else word.capitalize()
 
 
 def clipped(text: str, max_words: int) -> str:

@@ -22,7 +22,7 @@ import tensorflow_datasets as tfds
 
 from jaxagent.data.drawings import ARTISTS, Drawings, drawing_file
 from jaxagent.data.factbook import FACTBOOK
-from jaxagent.types import Passage, Question, Split
+from jaxagent.types import Passage, Question
 
 Row = dict[str, Any]
 VERSION = "1.0.0"
@@ -175,7 +175,7 @@ def drawing_rows(drawings: Drawings) -> Iterator[Row]:
             yield {"entity_id": entity, "artist": artist, "png": png}
 
 
-def read_questions(folder: Path, split: Split) -> list[Question]:
+def read_questions(folder: Path, split: str) -> list[Question]:
     """A split's questions, in the order they were written (random, and always the same)."""
     return [stored_question(row) for row in open_source(Path(folder), "questions", split)]
 

@@ -27,9 +27,9 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
+from jaxtyping import Int
 
 from jaxagent.data.config import FlagsConfig
 from jaxagent.data.factbook import Country, country_by_name, name_key, passage_id
@@ -243,11 +243,11 @@ def _comparisons(
     for (relation, split), group in groups.items():
         share = others.get(split, 0.5)
         wanted = config.pairs[0] if split == "train" else round(config.pairs[1] * share)
-        pairs = [pair for pair in combinations(group, 2) if _apart(*pair)]
+        pairs = _distant_pairs(group)
         rng = np.random.default_rng(_hash(config.seed, "pairs", relation, split))
-        for place in rng.permutation(len(pairs))[:wanted]:
-            first, second = pairs[place] if rng.integers(2) else pairs[place][::-1]
-            yield _comparison(first, second, names, split, config)
+        for pair in rng.permutation(pairs)[:wanted]:
+            first, second = rng.permutation(pair)
+            yield _comparison(group[first], group[second], names, split, config)
 
 
 def _comparison(
@@ -296,12 +296,16 @@ def _fact_split(fact: Fact, split: Split, config: FlagsConfig) -> Split:
     return "val_unseen_question" if share < config.test_facts + config.val_facts else "train"
 
 
-def _apart(first: Fact, second: Fact) -> bool:
-    """Whether the larger of two facts can be told without splitting hairs."""
-    low, high = sorted((first.value, second.value))
-    if first.relation.kind == "Time":
-        return high - low >= MIN_YEARS_APART
-    return low < (1 - TOLERANCE) * high
+def _distant_pairs(facts: Sequence[Fact]) -> Int[np.ndarray, "g 2"]:
+    """Places of the pairs whose larger fact can be told without splitting hairs."""
+    values = np.array([fact.value for fact in facts])
+    low = np.minimum(values[:, None], values[None, :])
+    high = np.maximum(values[:, None], values[None, :])
+    if facts[0].relation.kind == "Time":
+        distant = high - low >= MIN_YEARS_APART
+    else:
+        distant = low < (1 - TOLERANCE) * high
+    return np.argwhere(np.triu(distant, 1))
 
 
 def _view(country: str, split: Split, data_id: str, config: FlagsConfig) -> str:

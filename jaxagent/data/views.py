@@ -35,6 +35,7 @@ ASPECT = 1.5
 GROUND = 208
 MIN_KEPT = 0.6
 Pixels = UInt8[np.ndarray, "y x 3"]
+Square = UInt8[np.ndarray, "s s 3"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,13 +127,17 @@ def view_stream(key: str) -> np.random.Generator:
 
 def is_ambiguous(key: str) -> bool:
     """Whether the view shows less than 60 % of the flag's width and height."""
-    level = LEVELS[parsed_view_key(key).level]
-    return drawn_pose(view_stream(key), level, ASPECT).kept < MIN_KEPT
+    return drawn_share(view_stream(key), LEVELS[parsed_view_key(key).level]) < MIN_KEPT
+
+
+def drawn_share(rng: np.random.Generator, level: Level) -> float:
+    """The share of the flag's width and height in view: a stream's first number, for any flag."""
+    return float(rng.uniform(*level.keep))
 
 
 def drawn_pose(rng: np.random.Generator, level: Level, aspect: float) -> Pose:
-    """A random pose of a flag of this aspect; `kept` is drawn first, whatever the flag."""
-    kept = rng.uniform(*level.keep)
+    """A random pose of a flag of this aspect."""
+    kept = drawn_share(rng, level)
     piece = rng.uniform(0, 1 - kept, 2)
     size = rng.uniform(*level.size)
     width, height = size * min(aspect, ASPECT), size * min(aspect, ASPECT) / aspect
@@ -143,7 +148,7 @@ def drawn_pose(rng: np.random.Generator, level: Level, aspect: float) -> Pose:
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     moved = rng.uniform(-level.skew, level.skew, (4, 2)) * width
     return Pose(
-        kept=float(kept),
+        kept=kept,
         piece=piece,
         size=float(size),
         corners=half @ turn.T + centre + moved,
@@ -166,7 +171,7 @@ def homography(corners: Float[np.ndarray, "4 2"]) -> Float[np.ndarray, "3 3"]:
 
 def augmented_view(
     drawing: DrawingPixels, level: Level, rng: np.random.Generator, *, size: int = 64
-) -> Pixels:
+) -> Square:
     """A view of a drawing, `size` pixels square; the same stream gives the same view."""
     pose = drawn_pose(rng, level, drawing.shape[1] / drawing.shape[0])
     cloth = _hung_cloth(drawing, pose, level.shade, size * 3 // 2)
@@ -178,7 +183,7 @@ def augmented_view(
 
 def _hung_cloth(
     drawing: DrawingPixels, pose: Pose, shade: float, side: int
-) -> Float[np.ndarray, "y x 4"]:
+) -> Float[np.ndarray, "s s 4"]:
     """The cloth alone, premultiplied by its alpha, on a canvas of `side` pixels square."""
     texels_per_pixel = pose.kept * drawing.shape[0] / (pose.size * side)
     texture = _texture(drawing, halved=texels_per_pixel > 1.5)
@@ -202,7 +207,7 @@ def _hung_cloth(
     return canvas
 
 
-def _texture(drawing: DrawingPixels, *, halved: bool) -> Float[np.ndarray, "y x 4"]:
+def _texture(drawing: DrawingPixels, *, halved: bool) -> Float[np.ndarray, "rows columns 4"]:
     """A drawing as floats premultiplied by alpha, with a transparent rim of one texel."""
     image = drawing.astype(np.float32) / np.float32(255)
     image[..., :3] *= image[..., 3:]
@@ -328,7 +333,7 @@ def on_ground(drawing: DrawingPixels) -> Pixels:
     return (blended + 0.5).astype(np.uint8)
 
 
-def base_image(drawing: DrawingPixels, size: int) -> Pixels:
+def base_image(drawing: DrawingPixels, size: int) -> Square:
     """A drawing as the base shows it: `size` pixels square, a flag of 3 to 2 filling it."""
     flag = Image.fromarray(on_ground(drawing))
     aspect = flag.width / flag.height
