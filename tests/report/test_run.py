@@ -1,0 +1,121 @@
+"""A run's folder as a report: curves, headlines, tables, and dialogues spread over the splits."""
+
+import pytest
+
+from jaxagent.report.run import (
+    changes,
+    ends,
+    headlines,
+    run_report,
+    sample_of,
+    scalar_curves,
+)
+
+
+def row(at: int, accuracy: float, *, split: str = "unseen_entity", ident: bool | None = True):
+    return {
+        "id": f"q{at}#0",
+        "data_id": f"q{at}",
+        "split": split,
+        "family": "single",
+        "kind": "String",
+        "ambiguous": False,
+        "entity_ids": [f"e{at}"],
+        "accuracy": accuracy,
+        "identified": ident,
+        "rank": 2,
+        "rejections": 1,
+        "calls": 2,
+        "tokens": 100,
+        "truncated": False,
+        "reward": accuracy,
+        "terms": {"outcome": accuracy},
+        "images": [],
+        "turns": [],
+    }
+
+
+BEFORE = [row(0, 0.0), row(1, 0.0, split="unseen_question")]
+AFTER = [row(0, 1.0), row(1, 1.0, split="unseen_question")]
+
+
+def report(**changes):
+    parts = {
+        "title": "T",
+        "summary_line": "",
+        "scalars": [{"step": 0, "reward/total": 1.0}, {"step": 1, "reward/total": 2.0}],
+        "before": BEFORE,
+        "after": AFTER,
+        "facts": {},
+        "num_dialogues": 10,
+    }
+    return run_report(**(parts | changes))
+
+
+def test_the_three_headlines_tell_what_was():
+    made = report()
+    assert [figure.value for figure in made.figures] == ["100.0 %", "100.0 %", "2.00"]
+    assert made.figures[0].note.startswith("was 0.0 %")
+    assert "first: 0.0 %" in made.figures[1].note
+    assert "its 15: 100.0 %" in made.figures[1].note
+
+
+def test_a_method_that_records_no_entity_has_no_such_headline():
+    rows = [row(0, 1.0, ident=None)]
+    assert len(headlines([], rows, [])) == 1
+
+
+def test_known_scalars_come_first_and_the_machines_stay_out():
+    rows = [{"step": 0, "time/rollout": 1.0, "zebra": 1.0, "update/loss": 0.1, "reward/total": 2.0}]
+    titles = [curve.title for curve in scalar_curves(rows)]
+    assert titles == ["Reward of the sampled dialogues", "Loss", "zebra"]
+
+
+def test_a_scalar_may_be_missing_at_some_steps():
+    rows = [{"step": 0, "a": 1.0}, {"step": 1}, {"step": 2, "a": 3.0}]
+    (curve,) = scalar_curves(rows)
+    assert curve.series["a"] == [(0, 1.0), (2, 3.0)]
+
+
+def test_the_tables_compare_both_evaluations():
+    by_split, by_type, change = report().tables
+    assert [r[:3] for r in by_split.rows] == [
+        ["unseen entity", "before", 1],
+        ["unseen entity", "after", 1],
+        ["unseen question", "before", 1],
+        ["unseen question", "after", 1],
+        ["all", "before", 2],
+        ["all", "after", 2],
+    ]
+    assert by_type.rows[0] == ["String", 2, 0.0, 100.0]
+    assert change.rows[0] == ["unseen entity", "accuracy", "+100", "+100 to +100"]
+
+
+def test_one_evaluation_alone_has_no_change():
+    assert [table.title for table in report(after=[]).tables] == [
+        "By split",
+        "By family and kind of answer",
+    ]
+
+
+def test_nothing_was_run_is_a_report_without_tables():
+    made = report(before=[], after=[])
+    assert (made.figures, made.tables, made.dialogues) == ((), (), [])
+
+
+def test_changes_leave_out_what_was_not_recorded():
+    old, new = ([row(0, value, ident=None)] for value in (0.0, 1.0))
+    assert [r[1] for r in changes(old, new).rows] == ["accuracy", "reward"]
+
+
+def test_dialogues_are_spread_over_the_evaluation():
+    rows = [row(at, 1.0) for at in range(10)]
+    assert [one["id"] for one in sample_of(rows, 5)] == ["q0#0", "q2#0", "q4#0", "q6#0", "q8#0"]
+    assert sample_of(rows, 100) == rows
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"), [([1.0], (1.0, 1.0)), ([0, 0, 1, 2, 2, 2, 3, 4, 4, 6], (0.0, 5.0))]
+)
+def test_ends_are_means_of_fifths(values, wanted):
+    assert ends(values) == wanted
