@@ -2,11 +2,12 @@
 
 An expert sees the dialogue so far and the question's true entities and evidence, and writes the
 next turn. It acts through the method's own searches: it passes a verdict on every candidate, asks
-for one fact after the other by the words of its field, and answers what stands in the context.
+for one fact after the other in the question's own words, and answers what stands in the context.
+A policy that learns to copy the question needs no word of its own for a wording it never met.
 
     <reason>Find image 1.</reason><search_call>{"image": 1}</search_call>
     <reason>1 no 2 yes 3 no 4 no 5 no</reason><rerank>Romania</rerank>
-    <reason>Look it up.</reason><search_call>{"text": ["Romania capital"]}</search_call>
+    <reason>Look it up.</reason><search_call>{"text": ["Romania: What is the capital of this country?"]}</search_call>
     <reason>Found.</reason><answer>Bucharest</answer>
 
 Where the base does not give what is needed, it guesses, and `usable` tells such a dialogue from a
@@ -29,16 +30,17 @@ Script = Callable[[Dialogue], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One fact to find: its passage, the entity's name and the field's words."""
+    """One fact to find: its passage, the entity's name, what is asked and the field's words."""
 
     passage: str
     name: str
+    asked: str
     phrase: str
 
     @property
     def queries(self) -> tuple[str, ...]:
         """What to search for, try by try."""
-        return f"{self.name} {self.phrase}", f"{self.phrase} of {self.name}"
+        return f"{self.name}: {self.asked}", f"{self.name} {self.phrase}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +59,16 @@ class Expert:
         passage about borders is.
         """
         phrases = search_phrases(question.relation)
+        asked = (question.text,) * len(names)
         if question.family == "bridge":
             names = (*names, self.passages[question.evidence[-1]].title)
+            asked = (phrases[0], question.text.partition(". ")[2])
         elif question.family == "compare":
             phrases = phrases * len(names)
+        rows = zip(question.evidence, names, asked, phrases, strict=True)
         return tuple(
-            Step(passage=passage, name=name, phrase=phrase)
-            for passage, name, phrase in zip(question.evidence, names, phrases, strict=True)
+            Step(passage=passage, name=name, asked=asked, phrase=phrase)
+            for passage, name, asked, phrase in rows
         )
 
     def shown(self, passage: str, dialogue: Dialogue) -> bool:
