@@ -7,6 +7,8 @@ A row is a plain mapping, complete enough to be read in the report and to be cou
     accuracy       by the data set's own metric; over all the harmonic mean (InfoSeek)
     ident.         share of dialogues whose recorded entities equal the true ones for ALL images
     R@1, R@15      the retriever alone, on the same questions
+    tower          share where the policy's own vision tower, reranking the retriever's 15, puts
+                   the true entity first for all images: sight without a dialogue
     paired change  of two policies on the same questions, with a 95 % interval from a bootstrap that
                    draws ENTITIES with replacement (`scoring.metrics.entity_interval`)
 
@@ -21,11 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from jaxagent.agents.mmagent_r2 import Reject, Rerank, SearchImage
 from jaxagent.retrieval.knowledge_base import KnowledgeBase
 from jaxagent.retrieval.names import normal_name
-from jaxagent.retrieval.search import entity_ranks
+from jaxagent.retrieval.search import entity_ranks, search_images
 from jaxagent.scoring.infoseek import harmonic_mean
 from jaxagent.scoring.metrics import (
     Interval,
@@ -51,6 +54,8 @@ Row = Mapping
 """One dialogue: see `dialogue_row`."""
 Sampler = Callable[[Sequence[Question]], Sequence[Sequence[Trajectory]]]
 """Questions to the dialogues of each."""
+Towers = Callable[[Sequence[str]], Mapping[str, Float[np.ndarray, " e"]]]
+"""Image keys to unit vectors."""
 Progress = Callable[[str, int, int], None]
 """Called with what is being made, how many are done and how many there are."""
 POOL = 15
@@ -123,36 +128,72 @@ def evaluated(
     sample: Sampler,
     reward: Reward,
     base: KnowledgeBase,
+    towers: Towers | None = None,
     chunk: int = 64,
     progress: Progress = silent,
 ) -> list[dict]:
     """One row a dialogue, in the order of the questions.
 
     Args:
+        towers: unit vectors of images by the policy's vision tower; None leaves the control out.
         sample: runs dialogues for some questions; asked for `chunk` questions at a time.
     """
     names = {entity.id: entity.name for entity in base.entities.values()}
     ranks = entity_ranks(base, questions, POOL).tolist()
+    seen = tower_identified(questions, base, towers) if towers else [None] * len(questions)
     rows: list[dict] = []
     for start in range(0, len(questions), chunk):
-        part = questions[start : start + chunk]
-        for group, rank in zip(sample(part), ranks[start : start + chunk], strict=True):
+        part = slice(start, start + chunk)
+        groups = sample(questions[part])
+        for group, rank, tower in zip(groups, ranks[part], seen[part], strict=True):
             rows += [
-                dialogue_row(done, score, rank=rank, names=names)
+                dialogue_row(done, score, rank=rank, tower=tower, names=names)
                 for done, score in zip(group, scores(reward, group), strict=True)
             ]
         progress("evaluation", min(start + chunk, len(questions)), len(questions))
     return rows
 
 
+def tower_identified(
+    questions: Sequence[Question], base: KnowledgeBase, towers: Towers
+) -> list[bool]:
+    """For each question whether the tower puts the true entity first for all its images."""
+    pairs = list(
+        dict.fromkeys(
+            pair
+            for question in questions
+            for pair in zip(question.images, question.entities, strict=True)
+        )
+    )
+    images = [image for image, _ in pairs]
+    pools = search_images(base, images, [POOL] * len(pairs), [()] * len(pairs))
+    found = {candidate.image for pool in pools for candidate in pool}
+    vectors = towers(sorted({*images, *found}))
+    right = {
+        (image, entity): best.entity == entity
+        for (image, entity), pool in zip(pairs, pools, strict=True)
+        for best in [max(pool, key=lambda one, view=image: vectors[view] @ vectors[one.image])]
+    }
+    return [
+        all(right[pair] for pair in zip(question.images, question.entities, strict=True))
+        for question in questions
+    ]
+
+
 def dialogue_row(
-    trajectory: Trajectory, score: Score, *, rank: int, names: Mapping[str, str]
+    trajectory: Trajectory,
+    score: Score,
+    *,
+    rank: int,
+    names: Mapping[str, str],
+    tower: bool | None = None,
 ) -> dict:
     """One dialogue as JSON can hold it.
 
     Args:
         rank: at which the retriever has found all the question's entities; 0 = not in its pool.
         names: entity id -> name.
+        tower: whether the vision tower alone finds the entities; None = not asked.
     """
     dialogue, question = trajectory.dialogue, trajectory.question
     accuracy = answered_right(question, dialogue.answer)
@@ -174,6 +215,7 @@ def dialogue_row(
         "correct": accuracy >= 1,
         "identified": identified(dialogue),
         "rank": rank,
+        "tower": tower,
         "reward": score.total,
         "terms": dict(score.terms),
         "calls": trajectory.num_calls,
@@ -279,6 +321,8 @@ def metrics(rows: Sequence[Row]) -> dict[str, float]:
     }
     if any(row["identified"] is not None for row in rows):
         out["ident"] = mean(bool(row["identified"]) for row in rows)
+    if any(row["tower"] is not None for row in rows):
+        out["tower"] = mean(bool(row["tower"]) for row in rows)
     clear = [row["accuracy"] for row in rows if not row["ambiguous"]]
     if clear:
         out["accuracy, clear views"] = mean(clear)

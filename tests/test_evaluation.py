@@ -22,8 +22,12 @@ from jaxagent.evaluation import (
     paired_change,
     read_rows,
     summary,
+    tower_identified,
     write_rows,
 )
+from jaxagent.retrieval import knowledge_base
+from jaxagent.retrieval.encoders import Encoders
+from jaxagent.retrieval.hits import IndexConfig
 from jaxagent.types import Candidate, Dialogue, ImageRef, Passage, Question, Score, Trajectory, Turn
 
 
@@ -210,3 +214,42 @@ def test_a_paired_change_of_different_questions_is_refused():
             [counted("s", 1.0, name="b")],
             value=lambda r: r["accuracy"],
         )
+
+
+def test_the_tower_reranks_the_retrievers_pool(tmp_path):
+    colours = {"kb:ro": 10, "kb:td": 120, "kb:ad": 250, "view:ro": 20, "view:td": 240}
+
+    def images(key: str) -> np.ndarray:
+        return np.full((8, 8, 3), colours[key], np.uint8)
+
+    class Blind:
+        """Every image looks alike to it, so its pool is the whole base."""
+
+        name, digest = "blind", "0"
+
+        def __call__(self, rgb):
+            return np.tile(np.array([[1.0, 0.0]], np.float32), (len(rgb), 1))
+
+    def towers(keys):
+        angles = {key: colours[key] / 255 * np.pi / 2 for key in keys}
+        return {key: np.array([np.cos(a), np.sin(a)]) for key, a in angles.items()}
+
+    config = IndexConfig(kind="exact")
+    base = knowledge_base.build(
+        tmp_path,
+        [
+            knowledge_base.Entity(id=key[3:], name=key, images=(key,))
+            for key in colours
+            if key.startswith("kb:")
+        ],
+        [Passage(id="p", title="t", text="text")],
+        images=images,
+        encoders=Encoders(Blind(), None),
+        config=knowledge_base.KnowledgeBaseConfig(image_index=config, text_index=config),
+    )
+    asked = [
+        question("a"),
+        question("b", images=("view:td",), entities=("td",)),
+        question("c", images=("view:ro", "view:td"), entities=("ro", "ad")),
+    ]
+    assert tower_identified(asked, base, towers) == [True, False, True]

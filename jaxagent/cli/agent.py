@@ -1,9 +1,12 @@
 """An agent put together from a config, and its evaluation: what train, evaluate and sweep share."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from jaxagent.cli import build
@@ -16,6 +19,7 @@ from jaxagent.rollout.config import RolloutConfig
 from jaxagent.rollout.engine import Engine
 from jaxagent.rollout.sampling import Sampling
 from jaxagent.scoring.rewards import Reward
+from jaxagent.training.warm_start import tower_vectors
 from jaxagent.trees import Params
 from jaxagent.types import Question, Trajectory
 
@@ -65,9 +69,23 @@ class Agent:
             sample=sample,
             reward=self.reward,
             base=self.world.base,
+            towers=lambda keys: self.tower_vectors(params, keys),
             chunk=max(1, self.config.rollout.slots // settings.samples),
             progress=progress,
         )
+
+    def tower_vectors(
+        self, params: Params, keys: Sequence[str]
+    ) -> dict[str, Float[np.ndarray, " e"]]:
+        """Unit vectors of images by the policy's vision tower, whatever their grids."""
+        by_grid = defaultdict(dict)
+        for key in keys:
+            patches = self.policy.image_processor.patches(self.world.images(key))
+            by_grid[patches.grid][key] = patches.values
+        vectors = {}
+        for grid, patches in by_grid.items():
+            vectors |= tower_vectors(self.policy.model, params, patches, grid)
+        return vectors
 
     def questions_asked(self) -> list[Question]:
         """The protocol's questions."""

@@ -23,7 +23,18 @@ from jaxagent.report.records import Table
 from jaxagent.report.run import ends, label
 from jaxagent.scoring.metrics import Interval, entity_interval
 
-KEPT = ("dialogues", "accuracy", "ident", "R@1", "R@15", "rejections", "calls", "tokens", "reward")
+KEPT = (
+    "dialogues",
+    "accuracy",
+    "ident",
+    "tower",
+    "R@1",
+    "R@15",
+    "rejections",
+    "calls",
+    "tokens",
+    "reward",
+)
 PAIRS = {"accuracy": (1, 2), "ident": (3, 4)}
 """Metric -> places of its values before and after in an outcome."""
 
@@ -117,20 +128,20 @@ def results_table(lines: Sequence[Mapping], split: str) -> Table:
         for metric in PAIRS:
             cells += [change_cell(runs, split, metric), interval_cell(runs, split, metric)]
         first = runs[0]["after"][split]
-        cells += [100 * first["R@1"], 100 * first["R@15"]]
+        cells += [100 * first[name] if name in first else None for name in ("tower", "R@1", "R@15")]
         rows.append(cells)
     counts = {line["after"][split]["dialogues"] for line in lines if split in line["after"]}
     return Table(
         title=f"Runs, {label(split)}",
         columns=[
             *("run", "seeds", "reward in training"),
-            *("accuracy, %", "change, 95 %", "ident., %", "change, 95 %", "R@1", "R@15"),
+            *("accuracy, %", "change, 95 %", "ident., %", "change, 95 %", "tower", "R@1", "R@15"),
         ],
         rows=rows,
         note=f"Before → after on {label(split)}, {', '.join(f'{n:.0f}' for n in sorted(counts))} "
         "dialogues a run, means over seeds. Reward: means of the first and last fifth of training. "
         "Changes are paired over questions and seeds; the interval is a bootstrap over entities. "
-        "R@k is the retriever's alone.",
+        "R@k is the retriever's alone; tower: the starting policy's vision tower reranking its 15.",
     )
 
 

@@ -29,6 +29,7 @@ def rows(*accuracies: float, identified: bool | None = True) -> list[dict]:
             "accuracy": accuracy,
             "identified": identified,
             "rank": 1 + at,
+            "tower": None,
             "rejections": 0,
             "calls": 2,
             "tokens": 100,

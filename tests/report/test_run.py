@@ -24,6 +24,7 @@ def row(at: int, accuracy: float, *, split: str = "unseen_entity", ident: bool |
         "accuracy": accuracy,
         "identified": ident,
         "rank": 2,
+        "tower": None,
         "rejections": 1,
         "calls": 2,
         "tokens": 100,
