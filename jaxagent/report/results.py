@@ -20,21 +20,10 @@ import numpy as np
 
 from jaxagent.evaluation import Row, metrics
 from jaxagent.report.records import Table
-from jaxagent.report.run import ends, label
+from jaxagent.report.run import METRICS, ends, label
 from jaxagent.scoring.metrics import Interval, entity_interval
 
-KEPT = (
-    "dialogues",
-    "accuracy",
-    "ident",
-    "tower",
-    "R@1",
-    "R@15",
-    "rejections",
-    "calls",
-    "tokens",
-    "reward",
-)
+KEPT = ("dialogues", *METRICS)
 PAIRS = {"accuracy": (1, 2), "ident": (3, 4)}
 """Metric -> places of its values before and after in an outcome."""
 

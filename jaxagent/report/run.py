@@ -138,9 +138,9 @@ def by_split(runs: Mapping[str, Summary]) -> Table:
         title="By split",
         columns=["split", "policy", "dialogues", *METRICS],
         rows=rows,
-        note="Accuracy, ident. and R@k in percent; accuracy over all is the harmonic mean of the "
-        "splits. R@k is the retriever's alone; tower: the policy's vision tower reranking its 15 by "
-        "cosine, with no dialogue. Rejections, calls and tokens are means a dialogue.",
+        note="Shares in percent; accuracy over all is the harmonic mean of the splits. R@k is the "
+        "retriever's alone; tower: the policy's vision tower reranking its 15 by cosine, with no "
+        "dialogue. Rejections, calls, tokens and reward are means a dialogue.",
     )
 
 
