@@ -43,7 +43,7 @@ def attention(
     """What each query takes from the keys it may see (None: all of them)."""
     b, t, n, h = q.shape
     grouped = q.reshape(b, t, k.shape[2], n // k.shape[2], h)
-    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, k, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("bskh,btkgh->bkgts", k, grouped, preferred_element_type=jnp.float32)
     scores = scores * h**-0.5
     if visible is not None:
         scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)

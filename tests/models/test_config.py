@@ -1,0 +1,117 @@
+"""Sizes read from a `config.json`, and what is refused."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3VLConfig as HFConfig
+from transformers import Qwen3VLForConditionalGeneration
+
+from jaxagent.models.config import ConfigError, Qwen3VLConfig
+from jaxagent.models.qwen3_vl import Model
+from jaxagent.trees import num_parameters
+from tests import tiny
+
+# Qwen/Qwen3-VL-8B-Instruct's published config.json, the fields that name sizes.
+EIGHT_B = {
+    "model_type": "qwen3_vl",
+    "image_token_id": 151655,
+    "video_token_id": 151656,
+    "vision_start_token_id": 151652,
+    "vision_end_token_id": 151653,
+    "tie_word_embeddings": False,
+    "text_config": {
+        "model_type": "qwen3_vl_text",
+        "vocab_size": 151936,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "max_position_embeddings": 262144,
+        "rms_norm_eps": 1e-6,
+        "attention_bias": False,
+        "rope_theta": 5000000,
+        "rope_scaling": {
+            "mrope_interleaved": True,
+            "mrope_section": [24, 20, 20],
+            "rope_type": "default",
+        },
+    },
+    "vision_config": {
+        "model_type": "qwen3_vl",
+        "depth": 27,
+        "hidden_size": 1152,
+        "hidden_act": "gelu_pytorch_tanh",
+        "intermediate_size": 4304,
+        "num_heads": 16,
+        "in_channels": 3,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "out_hidden_size": 4096,
+        "num_position_embeddings": 2304,
+        "deepstack_visual_indexes": [8, 16, 24],
+    },
+}
+
+
+def changed(part, **fields):
+    return EIGHT_B | {part: EIGHT_B[part] | fields}
+
+
+def test_the_published_config_is_read():
+    config = Qwen3VLConfig.from_hf(EIGHT_B)
+    assert config.text.rope_theta == 5e6
+    assert config.text.rope_sections == (24, 20, 20)
+    assert config.text.deepstack == 3
+    assert config.vision.side == 48
+
+
+def test_the_8b_model_has_as_many_parameters_as_transformers():
+    with torch.device("meta"):
+        theirs = Qwen3VLForConditionalGeneration(HFConfig(**EIGHT_B))
+    num_theirs = sum(parameter.numel() for parameter in theirs.parameters())
+    assert num_parameters(Model(Qwen3VLConfig.from_hf(EIGHT_B)).shapes()) == num_theirs
+
+
+def test_what_transformers_writes_is_read_alike(tmp_path):
+    HFConfig(**EIGHT_B).save_pretrained(tmp_path)
+    rewritten = json.loads((tmp_path / "config.json").read_text())
+    assert Qwen3VLConfig.from_hf(rewritten) == Qwen3VLConfig.from_hf(EIGHT_B)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_type": "qwen2_5_vl"}, "holds a 'qwen2_5_vl' model"),
+        ({}, "holds a None model"),
+        ({"model_type": "qwen3_vl"}, "lacks the field 'text_config'"),
+        (changed("text_config", num_key_value_heads=5), "not a multiple"),
+        (changed("text_config", hidden_act="gelu"), "hidden_act='gelu'"),
+        (changed("text_config", head_dim=64), r"sums to 64; head_dim=64 needs 32"),
+        (changed("text_config", rope_scaling={"rope_type": "yarn"}), "rope_type='yarn'"),
+        (changed("vision_config", num_position_embeddings=10), "not a square"),
+        (changed("vision_config", deepstack_visual_indexes=[3, 40]), "must rise within"),
+    ],
+)
+def test_what_cannot_run_is_refused_by_name(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        Qwen3VLConfig.from_hf(fields)
+
+
+def test_models_of_the_same_sizes_are_one_static_argument():
+    assert tiny.model() == tiny.model()
+    assert hash(tiny.model()) == hash(tiny.model())
+    assert tiny.model() != tiny.model(layers=4)
+
+
+def test_initial_parameters_depend_on_the_key_alone():
+    first, again, other = (tiny.model().init(jax.random.key(seed)) for seed in (0, 0, 1))
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    table = np.asarray(first["text"]["embed"]["table"])
+    assert (table != np.asarray(other["text"]["embed"]["table"])).all()
