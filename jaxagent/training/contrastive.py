@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from jaxagent.training.optimizer import OptimizerConfig, make_optimizer
 from jaxagent.trees import Params
 
 
@@ -33,7 +34,7 @@ class ContrastiveConfig:
     warmup: float = 0.1
     weight_decay: float = 1e-4
     temperature: float = 0.07
-    max_norm: float = 1.0
+    clip_norm: float = 1.0
 
 
 class Pairs(NamedTuple):
@@ -65,14 +66,17 @@ def contrastive_loss(
     return (there.mean() + back.mean()) / 2
 
 
-def optimizer(config: ContrastiveConfig) -> optax.GradientTransformation:
-    """AdamW with the run's schedule."""
-    rate = optax.warmup_cosine_decay_schedule(
-        0.0, config.learning_rate, max(1, round(config.warmup * config.steps)), config.steps
-    )
-    return optax.chain(
-        optax.clip_by_global_norm(config.max_norm),
-        optax.adamw(rate, weight_decay=config.weight_decay),
+def _optimizer(config: ContrastiveConfig) -> optax.GradientTransformation:
+    return make_optimizer(
+        OptimizerConfig(
+            learning_rate=config.learning_rate,
+            schedule="cosine",
+            warmup=config.warmup,
+            weight_decay=config.weight_decay,
+            clip_norm=config.clip_norm,
+            beta2=0.999,
+        ),
+        config.steps,
     )
 
 
@@ -85,7 +89,9 @@ def _step(
         return contrastive_loss(queries, keys, temperature=config.temperature)
 
     value, gradient = jax.value_and_grad(loss)(params)
-    updates, state = optimizer(config).update(gradient, state, params)
+    # optax's Adam raises a float to an integer power, which strict promotion refuses.
+    with jax.numpy_dtype_promotion("standard"):
+        updates, state = _optimizer(config).update(gradient, state, params)
     return optax.apply_updates(params, updates), state, value
 
 
@@ -102,7 +108,7 @@ def train(
     `pairs(step)` is the batch of a step, every batch of one shape; `progress` hears each step's
     loss. Raises FloatingPointError at the first loss that is not finite.
     """
-    state = optimizer(config).init(params)
+    state = _optimizer(config).init(params)
     losses: list[float] = []
     for step in range(config.steps):
         params, state, loss = _step(params, state, pairs(step), embed=embed, config=config)
