@@ -15,7 +15,7 @@ plain text, written by whoever builds the prompt) and the mixture-of-experts siz
 from dataclasses import dataclass
 from functools import cache as memoised
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +45,11 @@ from jaxagent.models.rope import (
     text_rotation,
     vision_rotation,
 )
+from jaxagent.models.row_attention import row_attention
 from jaxagent.trees import Params
 
+CacheKernel = Literal["batch", "row"]
+"""How a chunk attends to the cache: all rows over a common length, or row after row (CPUs)."""
 Grid = tuple[int, int, int]
 """Frames, rows and columns of patches."""
 
@@ -256,14 +259,15 @@ class Model:
         feature_index: Int[Array, "b t"] | None = None,
         *,
         length: int | None = None,
+        kernel: CacheKernel = "batch",
     ) -> tuple[Float[Array, "b t d"], KVCache]:
         """The hidden states of a chunk appended to each row, and the cache that holds it.
 
         Token j of row b is written to slot `start[b] + j` and sees the slots up to its own. What
         pads a chunk's end is written too, but later tokens overwrite it before anyone sees it.
         `rows` are the cache's rows (None: all, in order). `length` (static) bounds the slots that
-        are read; every token must stand below it. Donate the cache to the enclosing jit, or it is
-        copied.
+        are read; every token must stand below it. `kernel` "row" reads row after row, each to its
+        own end, whatever `length`. Donate the cache to the enclosing jit, or it is copied.
         """
         text = self._module(params).text
         images = None if features is None else Placed(features, feature_index)
@@ -273,6 +277,8 @@ class Model:
 
         def attend_cached(cache, layer, q, k, v):
             cache = attend.append(cache, layer, k, v, place)
+            if kernel == "row":
+                return row_attention(q, cache, layer, place), cache
             k, v = attend.cached_keys_values(cache, layer, place, length=length)
             return attend.attention(q, k.astype(q.dtype), v.astype(q.dtype), visible), cache
 
