@@ -43,6 +43,7 @@ def data() -> ConfigDict:
     c.image_side = 64  # pixels of a side of every image, of the base and of a question
 
     c.flags = ConfigDict()  # jaxagent/data/config.py: what the benchmark is made of
+    c.flags.countries = ()  # ids of the countries in it; () = all
     c.flags.base = "openmoji"  # artist of the base's images
     c.flags.query = "twemoji"  # artist of the query images
     c.flags.mix = (
@@ -153,7 +154,8 @@ def rollout() -> ConfigDict:
     c.chunk_lengths = (32, 64, 128, 256)  # tokens of an appended chunk
     c.chunk_rows = (4, 16, 64)  # chunks appended together
     c.image_rows = (1, 16, 64)  # images encoded together
-    c.span_step = 128  # attention reads this many cache slots, or a multiple
+    c.kernel = "row"  # how attention reads the cache: "row" on CPUs, "batch" on accelerators
+    c.span_step = 128  # the "batch" kernel reads this many cache slots, or a multiple
     c.deterministic = True  # gather tool answers at fixed points of the schedule
     c.tool_seconds = 30.0  # deadline of a batch of tool calls
     c.tool_retries = 1  # further tries of a single call that raises

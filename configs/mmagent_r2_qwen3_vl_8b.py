@@ -21,6 +21,7 @@ def get_config():
     c.rl.questions = 1024
     c.rl.samples = 8
     c.rollout.context = 16384
+    c.rollout.kernel = "batch"
     c.optimizer.learning_rate = 1e-6
     c.rl.steps = 292
     c.rl.epochs = 1

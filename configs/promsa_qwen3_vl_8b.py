@@ -20,6 +20,7 @@ def get_config():
     c.rl.questions = 128
     c.rl.samples = 8
     c.rollout.context = 32768
+    c.rollout.kernel = "batch"
     c.optimizer.learning_rate = 1e-6
     c.rl.steps = 351
     c.rl.row_length = 32768

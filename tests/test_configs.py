@@ -1,15 +1,40 @@
 """A config is data: it builds, its sweep fits it, and its flattened text is the one checked in."""
 
+import dataclasses
 import importlib
 import os
 from pathlib import Path
 
 import pytest
 
-from jaxagent.cli.configs import experiments, flattened_text, like, read_config
+from jaxagent.agents.mmagent_r2 import MMAgentR2
+from jaxagent.agents.promsa import ProMSA
+from jaxagent.cli.configs import base_config, experiments, flattened_text, like, read_config
+from jaxagent.cli.records import at, record
+from jaxagent.data.config import FlagsConfig
+from jaxagent.retrieval.hits import IndexConfig
+from jaxagent.rollout.config import RolloutConfig
+from jaxagent.rollout.sampling import Sampling
+from jaxagent.scoring.rewards import MMAgentR2Reward, ProMSAReward
+from jaxagent.sharding import MeshSizes
+from jaxagent.training.optimizer import OptimizerConfig
 
 GOLDEN = Path(__file__).parent / "golden" / "configs"
 NAMES = experiments()
+RECORDS = {
+    "data.flags": FlagsConfig,
+    "retrieval.image_index": IndexConfig,
+    "retrieval.text_index": IndexConfig,
+    "method.mmagent_r2": MMAgentR2,
+    "method.promsa": ProMSA,
+    "sharding": MeshSizes,
+    "rollout": RolloutConfig,
+    "rollout.sampling": Sampling,
+    "scoring.mmagent_r2": MMAgentR2Reward,
+    "scoring.promsa": ProMSAReward,
+    "optimizer": OptimizerConfig,
+}
+"""Groups that are exactly the fields of a layer's record."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,3 +81,24 @@ def test_an_int_does_not_become_a_float_nor_a_tuple_change_its_items():
         like(1, 1.5)
     with pytest.raises(ValueError, match="tuple like"):
         like((1, 2), ("a",))
+
+
+@pytest.mark.parametrize("path", RECORDS)
+def test_a_group_has_exactly_the_fields_of_its_record(path: str):
+    fields = {field.name for field in dataclasses.fields(RECORDS[path])}
+    assert set(at(base_config(), path)) == fields
+
+
+@pytest.mark.parametrize("path", RECORDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_builds_its_records(name: str, path: str):
+    assert record(RECORDS[path], read_config(name, {}), path)
+
+
+def test_every_field_of_the_manual_is_explained():
+    lines = (Path(__file__).parents[1] / "configs" / "base.py").read_text().splitlines()
+    fields = [
+        line for line in lines if line.startswith("    c.") and "()" not in line.replace("= ()", "")
+    ]
+    bare = [line.strip() for line in fields if "#" not in line]
+    assert len(bare) < len(fields) / 10, f"fields without a word of meaning: {bare}"
