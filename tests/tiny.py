@@ -41,9 +41,9 @@ SIZES = PolicySizes(
 
 TEXTS = (
     "The capital of Chad is N'Djamena.",
-    '<reason>Find image 1.</reason><search_call>{"image": 1}</search_call>',
+    '<reason>Find.</reason><search_call>{"image": 1}</search_call>',
     "<reason>1 no 2 yes 3 no 4 no 5 no</reason><rerank>Romania</rerank>",
-    '<reason>Look it up.</reason><search_call>{"text": ["Romania capital"]}</search_call>',
+    '<reason>Read.</reason><search_call>{"text": ["Romania: What is its capital?"]}</search_call>',
     "Image 1 is Romania. Romania. Capital: Bucharest. Population: 19,053,815.",
     "<reason>Found.</reason><answer>Bucharest</answer>",
 )

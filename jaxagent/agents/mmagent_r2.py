@@ -66,7 +66,7 @@ class MMAgentR2:
     variant: Literal["both", "rerank_only", "neither"] = "both"
     """The ablation's rows: rerank and reject; no reject; top-1 recorded at once, no rerank."""
     prompt: Literal["full", "short"] = "full"
-    """`short` is for a policy that learns the wire form from traces."""
+    """`short` is for a policy that learns the wire form from traces: it saves the numbers too."""
     batch_size: int = 5
     """K: candidates in a batch."""
     rej_max: int = 2
@@ -394,7 +394,7 @@ def _returned(config: MMAgentR2, dialogue: Dialogue, result: Result) -> Step:
         batches=(*search.batches, result.candidates),
         rejections=search.rejections + isinstance(action, Reject),
     )
-    parts = candidate_parts(result.candidates)
+    parts = candidate_parts(result.candidates, numbered=config.prompt == "full")
     if config.variant == "neither":
         (best,) = result.candidates
         search = replace(search, entity=best)

@@ -15,13 +15,13 @@ def question_parts(question: Question) -> tuple[Part, ...]:
     return *numbered, question.text
 
 
-def candidate_parts(candidates: tuple[Candidate, ...]) -> tuple[Part, ...]:
-    """`1 <image> name 2 <image> name …`: the name follows the image that it names."""
-    parts: list[Part] = ["1 "]
-    for number, candidate in enumerate(candidates, start=2):
-        last = number > len(candidates)
-        parts.append(ImageRef(candidate.image))
-        parts.append(f" {candidate.name}" if last else f" {candidate.name} {number} ")
+def candidate_parts(candidates: tuple[Candidate, ...], *, numbered: bool) -> tuple[Part, ...]:
+    """`1 <image> name 2 <image> name …`, or without numbers: a name follows the image it names."""
+    parts: list[Part] = []
+    for number, candidate in enumerate(candidates, start=1):
+        if numbered:
+            parts.append(f"{number} " if number == 1 else f" {number} ")
+        parts += [ImageRef(candidate.image), f" {candidate.name}"]
     return tuple(parts)
 
 

@@ -1,7 +1,7 @@
 """A small Qwen3-VL with random weights, as a Hugging Face folder that transformers loads."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ class PolicySizes:
 
     vocab: int = 2048
     width: int = 128
-    layers: int = 4
+    layers: int = 3
     heads: int = 4
     kv_heads: int = 2
     head_size: int = 32
@@ -31,22 +31,28 @@ class PolicySizes:
     vision_heads: int = 4
     vision_mlp_width: int = 384
     patch: int = 16
-    positions: int = 64
+    positions: int = 16
     deepstack: tuple[int, ...] = (0, 1)
     image_pixels: int = 64 * 64  # every image is resized to about this area
     context: int = 4096
 
 
 def make_policy_folder(
-    folder: str | Path, texts: Iterable[str], *, sizes: PolicySizes, seed: int
+    folder: str | Path,
+    texts: Iterable[str],
+    *,
+    sizes: PolicySizes,
+    seed: int,
+    words: Sequence[str] = (),
 ) -> None:
     """Writes config, weights, tokenizer and preprocessing of a policy with random weights.
 
-    The tokenizer is trained on `texts`; the same arguments write the same bytes.
+    The tokenizer is trained on `texts` and gives each of `words` a token of its own; the same
+    arguments write the same bytes.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = trained_tokenizer(texts, vocab=sizes.vocab)
+    tokenizer = trained_tokenizer(texts, vocab=sizes.vocab, words=words)
     write_tokenizer(folder, tokenizer, max_length=sizes.context)
     fields = hf_config(sizes, tokenizer)
     _write_json(folder / "config.json", fields)

@@ -7,7 +7,7 @@ folder, with a chat template for system, user and assistant turns and images.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tokenizers import (
@@ -89,14 +89,18 @@ CHAT_TEMPLATE = """\
 """
 
 
-def trained_tokenizer(texts: Iterable[str], *, vocab: int) -> Tokenizer:
+def trained_tokenizer(
+    texts: Iterable[str], *, vocab: int, words: Sequence[str] = ()
+) -> Tokenizer:
     """A tokenizer of exactly `vocab` tokens, fewer when the texts hold too few pairs to merge.
 
-    Raises ValueError when `vocab` has no room for the 256 bytes and the added tokens.
+    `words` (a method's tags, say) get a token of their own each, as `<think>` has one. Raises
+    ValueError when `vocab` has no room for the 256 bytes and the added tokens.
     """
-    if vocab < 256 + _NUM_ADDED:
+    num_added = _NUM_ADDED + len(words)
+    if vocab < 256 + num_added:
         raise ValueError(
-            f"vocab={vocab} is too small; the bytes and added tokens need {256 + _NUM_ADDED}."
+            f"vocab={vocab} is too small; the bytes and added tokens need {256 + num_added}."
         )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
@@ -108,13 +112,14 @@ def trained_tokenizer(texts: Iterable[str], *, vocab: int) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab - _NUM_ADDED,
+        vocab_size=vocab - num_added,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens([_added(token, special=True) for token in SPECIAL_TOKENS])
-    tokenizer.add_tokens([_added(token, special=False) for token in PLAIN_ADDED_TOKENS])
+    plain = (*PLAIN_ADDED_TOKENS, *words)
+    tokenizer.add_tokens([_added(token, special=False) for token in plain])
     return tokenizer
 
 

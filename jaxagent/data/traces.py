@@ -5,9 +5,9 @@ next turn. It acts through the method's own searches: it passes a verdict on eve
 for one fact after the other in the question's own words, and answers what stands in the context.
 A policy that learns to copy the question needs no word of its own for a wording it never met.
 
-    <reason>Find image 1.</reason><search_call>{"image": 1}</search_call>
-    <reason>1 no 2 yes 3 no 4 no 5 no</reason><rerank>Romania</rerank>
-    <reason>Look it up.</reason><search_call>{"text": ["Romania: What is the capital of this country?"]}</search_call>
+    <reason>Find.</reason><search_call>{"image": 1}</search_call>
+    <reason>no yes no no no</reason><rerank>Romania</rerank>
+    <reason>Read.</reason><search_call>{"text": ["Romania: What is the capital of this country?"]}</search_call>
     <reason>Found.</reason><answer>Bucharest</answer>
 
 Where the base does not give what is needed, it guesses, and `usable` tells such a dialogue from a
@@ -126,7 +126,7 @@ class MMAgentR2Expert(Expert):
         names = [search.entity.name if search.entity else "" for search in state.images]
         queries = self.queries(dialogue, names)
         if queries:
-            return mmagent_r2.format_turn("Look it up.", mmagent_r2.SearchText(queries))
+            return mmagent_r2.format_turn("Read.", mmagent_r2.SearchText(queries))
         return mmagent_r2.format_turn(
             self.conclusion(dialogue), mmagent_r2.Answer(self.answer(dialogue))
         )
@@ -140,12 +140,12 @@ class MMAgentR2Expert(Expert):
         """The next search or verification of an image, with its reason."""
         search = dialogue.state.images[number - 1]
         if not search.batches:
-            return f"Find image {number}.", mmagent_r2.SearchImage(number)
+            return "Find.", mmagent_r2.SearchImage(number)
         batch, truth = search.batches[-1], dialogue.question.entities[number - 1]
         right = next((one for one in batch if one.entity == truth), None)
         fresh = dialogue.turns[-1].found == batch
         if right is None and (not fresh or self.config.variant == "rerank_only"):
-            return "None fits, take the nearest.", mmagent_r2.Rerank(batch[0].name)
+            return "Take the nearest.", mmagent_r2.Rerank(batch[0].name)
         reason = verdicts(batch, truth)
         return reason, mmagent_r2.Rerank(right.name) if right else mmagent_r2.Reject()
 
@@ -180,13 +180,13 @@ class ProMSAExpert(Expert):
         found = [self.taken_for(dialogue, image) for image in range(1, 1 + len(question.images))]
         for image, candidate in enumerate(found, start=1):
             if self.looks_on(dialogue, image, candidate):
-                thinking = "Another page." if candidate else f"Find image {image}."
+                thinking = "No." if candidate else "Find."
                 return self.written(thinking, promsa.ImageSearch(image=image))
         query = self.next_query(dialogue, [one.name if one else "" for one in found])
         if query is None:
             return self.concluded(dialogue)
         known = ", ".join(one.name for one in found if one)
-        return self.written(f"It is {known}. Look it up.", promsa.TextSearch(query=query))
+        return self.written(f"{known}. Read.", promsa.TextSearch(query=query))
 
     def written(self, thinking: str, action: promsa.Action) -> str:
         return promsa.format_turn(self.config, thinking, action)
@@ -266,11 +266,8 @@ def usable(dialogue: Dialogue, passages: Mapping[str, Passage]) -> bool:
 
 
 def verdicts(batch: Sequence[Candidate], truth: str) -> str:
-    """`1 no 2 yes 3 no`: one verdict on every candidate."""
-    return " ".join(
-        f"{number} {'yes' if one.entity == truth else 'no'}"
-        for number, one in enumerate(batch, start=1)
-    )
+    """`no yes no`: one verdict on every candidate, in order."""
+    return " ".join("yes" if one.entity == truth else "no" for one in batch)
 
 
 def observations(dialogue: Dialogue) -> list[str]:

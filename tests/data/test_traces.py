@@ -120,13 +120,13 @@ def lines(dialogue: Dialogue) -> list[str]:
 
 
 def test_mmagent_single():
-    dialogue = played(MMAgentR2(), SINGLE, base(1))
+    dialogue = played(MMAgentR2(prompt="short"), SINGLE, base(1))
     assert lines(dialogue) == [
-        '<reason>Find image 1.</reason><search_call>{"image": 1}</search_call>',
-        "1  Romania 2  Chad 3  Mali 4  France 5  Guinea",
-        "<reason>1 no 2 yes 3 no 4 no 5 no</reason><rerank>Chad</rerank>",
+        '<reason>Find.</reason><search_call>{"image": 1}</search_call>',
+        " Romania Chad Mali France Guinea",
+        "<reason>no yes no no no</reason><rerank>Chad</rerank>",
         "Image 1 is Chad.",
-        '<reason>Look it up.</reason>'
+        '<reason>Read.</reason>'
         '<search_call>{"text": ["Chad: What is the capital of this country?"]}</search_call>',
         "Chad. Capital: N'Djamena",
         "<reason>Found.</reason><answer>N'Djamena</answer>",
@@ -135,14 +135,14 @@ def test_mmagent_single():
 
 
 def test_mmagent_rejects_until_the_truth_is_there():
-    dialogue = played(MMAgentR2(), SINGLE, base(7))
-    assert lines(dialogue)[2] == "<reason>1 no 2 no 3 no 4 no 5 no</reason><rerank>None</rerank>"
-    assert lines(dialogue)[4].startswith("<reason>1 no 2 no 3 yes 4 no 5 no</reason><rerank>Chad")
+    dialogue = played(MMAgentR2(prompt="short"), SINGLE, base(7))
+    assert lines(dialogue)[2] == "<reason>no no no no no</reason><rerank>None</rerank>"
+    assert lines(dialogue)[4].startswith("<reason>no no yes no no</reason><rerank>Chad")
     assert usable(dialogue, PASSAGES)
 
 
 def test_mmagent_bridge_reads_the_border_first():
-    dialogue = played(MMAgentR2(), BRIDGE, base(0))
+    dialogue = played(MMAgentR2(prompt="short"), BRIDGE, base(0))
     searches = [line for line in lines(dialogue) if '"text"' in line]
     assert [line.partition('["')[2].partition('"')[0] for line in searches] == [
         "Chad: border countries",
@@ -170,7 +170,7 @@ def test_mmagent_bridge_reads_the_border_first():
     ],
 )
 def test_mmagent_compares_in_one_text_search(question: Question, query: str, reason: str):
-    dialogue = played(MMAgentR2(), question, base(0))
+    dialogue = played(MMAgentR2(prompt="short"), question, base(0))
     assert f'{{"text": [{query}]}}' in lines(dialogue)[-3]
     assert lines(dialogue)[-1] == f"<reason>{reason}</reason><answer>Chad</answer>"
     assert [search.entity.entity for search in dialogue.state.images] == ["td", "ro"]
@@ -178,7 +178,7 @@ def test_mmagent_compares_in_one_text_search(question: Question, query: str, rea
 
 
 def test_an_entity_out_of_reach_ends_in_a_guess_that_is_not_usable():
-    dialogue = played(MMAgentR2(), SINGLE, base(18))
+    dialogue = played(MMAgentR2(prompt="short"), SINGLE, base(18))
     assert [one.chosen for one in dialogue.state.verifications][:3] == [None] * 3
     assert dialogue.state.faults == ()
     assert dialogue.done
@@ -211,9 +211,9 @@ def test_the_variants_have_their_experts(variant: str):
 def test_promsa_answers_from_a_page_that_holds_the_answer():
     dialogue = played(ProMSA(prompt="short"), SINGLE, base(4))
     assert [turn.text for turn in dialogue.turns if turn.author == "policy"] == [
-        "<thinking>Find image 1.</thinking>"
+        "<thinking>Find.</thinking>"
         '<tool_call>{"name": "image_search_tool", "arguments": {}}</tool_call>',
-        "<thinking>Another page.</thinking>"
+        "<thinking>No.</thinking>"
         '<tool_call>{"name": "image_search_tool", "arguments": {}}</tool_call>',
         "<thinking>Found.</thinking><answer>N'Djamena</answer>",
     ]
