@@ -37,6 +37,7 @@ SIZES = PolicySizes(
     positions=36,
     deepstack=(0, 2),
     image_pixels=16 * 16,
+    rope_theta=100.0,  # so that every frequency turns within a short context
 )
 
 TEXTS = (

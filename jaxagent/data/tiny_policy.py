@@ -35,6 +35,7 @@ class PolicySizes:
     deepstack: tuple[int, ...] = (0, 1)
     image_pixels: int = 64 * 64  # every image is resized to about this area
     context: int = 4096
+    rope_theta: float = 1e4
 
 
 def make_policy_folder(
@@ -96,7 +97,7 @@ def hf_config(sizes: PolicySizes, tokenizer: Tokenizer) -> dict:
             "eos_token_id": tokenizer.token_to_id("<|im_end|>"),
             "rope_parameters": {
                 "rope_type": "default",
-                "rope_theta": 1e6,
+                "rope_theta": sizes.rope_theta,
                 "mrope_section": [h - height - width, height, width],
                 "mrope_interleaved": True,
             },

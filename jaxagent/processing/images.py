@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     Qwen2VLImageProcessorPil,
     smart_resize,
@@ -79,8 +79,8 @@ class ImageProcessor:
         frames, rows, columns = grid
         return frames * (rows // self.merge) * (columns // self.merge)
 
-    def patches(self, rgb: UInt8[np.ndarray, "y x 3"]) -> Patches:
-        """The patches of an image; ImageError when it is no RGB image of bytes."""
+    def patches(self, rgb: Shaped[np.ndarray, "..."]) -> Patches:
+        """The patches of RGB bytes, `[y x 3]` uint8; ImageError when the array is anything else."""
         if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8 or not rgb.size:
             raise ImageError(
                 f"An image of shape {rgb.shape} and dtype {rgb.dtype} cannot be read; "

@@ -75,7 +75,6 @@ def test_a_change_of_any_part_shows(policy, contexts, theirs):
         "rows and columns swapped": (model, params, made._replace(images=transposed)),
         "sectioned rotary": (text(rope_interleaved=False), params, made),
         "other sections": (text(rope_sections=(6, 1, 1)), params, made),
-        "other theta": (text(rope_theta=1e4), params, made),
         "no q, k norm": (text(qk_norm=False), params, made),
         "deepstack off": (model, without("deepstack_mergers"), made),
         "vision biases dropped": (model, without("'bias'"), made),
@@ -99,7 +98,7 @@ def test_a_clip_of_frames_is_encoded_as_transformers_does(policy):
 
 
 def test_gradients_equal_transformers(policy, contexts):
-    model, one = policy.policy.model, contexts[2]
+    model, one = policy.policy.model, contexts[1]
     made = twins.batch(policy.policy, [one])
     num = len(one.ids)
 

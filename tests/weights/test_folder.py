@@ -1,0 +1,195 @@
+"""Hugging Face folders to parameters and back."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from jax.sharding import NamedSharding, PartitionSpec
+from safetensors.numpy import load_file, save_file
+from transformers import Qwen3VLForConditionalGeneration
+
+from jaxagent.models.config import ConfigError
+from jaxagent.trees import flat, map_named
+from jaxagent.weights import qwen3_vl
+from jaxagent.weights.folder import read_policy, write_policy
+from jaxagent.weights.safetensors import WeightsError
+from jaxagent.weights.table import Row
+from tests import tiny
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the tiny policy's folder that a test may spoil."""
+    return shutil.copytree(tiny.policy_folder(), tmp_path / "policy")
+
+
+def spoil(folder, change):
+    """Rewrites the folder's tensors after `change`."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def equal(left, right):
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+@pytest.mark.parametrize("max_bytes", [2**30, 100_000])
+def test_reading_undoes_writing(tmp_path, max_bytes):
+    policy, params = tiny.policy()
+    write_policy(tmp_path, policy.model.config, params, template=policy.folder, max_bytes=max_bytes)
+    assert (tmp_path / "model.safetensors.index.json").exists() == (max_bytes < 2**30)
+    config, again = read_policy(tmp_path)
+    assert config == policy.model.config
+    equal(again, params)
+
+
+def test_transformers_reads_what_we_write_bit_for_bit(tmp_path):
+    policy, _ = tiny.policy()
+    params = tiny.params(policy.model, seed=5)
+    write_policy(tmp_path, policy.model.config, params, template=policy.folder)
+    theirs = Qwen3VLForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float32)
+    named = dict(theirs.named_parameters())
+    ours = flat(params)
+    rows = qwen3_vl.table(policy.model.config)
+    assert {key for row in rows for key in row.hf_keys()} == set(named)
+    for row in rows:
+        layers = [row.imported(named[key].detach().numpy()) for key in row.hf_keys()]
+        np.testing.assert_array_equal(
+            np.stack(layers).reshape(ours[row.name].shape), ours[row.name]
+        )
+
+
+def test_we_read_what_transformers_writes(tmp_path):
+    theirs = Qwen3VLForConditionalGeneration.from_pretrained(
+        tiny.policy_folder(), dtype=torch.bfloat16
+    )
+    theirs.save_pretrained(tmp_path, max_shard_size="50KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    _, params = read_policy(tmp_path, dtype="bfloat16")
+    _, original = read_policy(tiny.policy_folder(), dtype="bfloat16")
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(ml_dtypes.bfloat16)}
+    equal(params, original)
+
+
+def test_devices_get_their_own_parts():
+    _, params = tiny.policy()
+    mesh = jax.make_mesh((2, 4), ("fsdp", "tensor"))
+
+    def place(name, leaf):
+        by_layer = {"text/layers/mlp/up/kernel": (None, "fsdp", "tensor")}
+        by_layer |= {"text/embed/table": ("tensor", "fsdp")}
+        return NamedSharding(mesh, PartitionSpec(*by_layer.get(name, ())))
+
+    shardings = map_named(place, params)
+    _, placed = read_policy(tiny.policy_folder(), shardings=shardings)
+    assert placed["text"]["embed"]["table"].addressable_shards[0].data.shape == (128, 16)
+    equal(placed, params)
+
+
+def test_all_problems_come_in_one_message(folder):
+    def change(tensors):
+        del tensors["model.visual.pos_embed.weight"]
+        del tensors["model.language_model.layers.1.mlp.up_proj.weight"]
+        tensors["model.visual.extra"] = np.zeros(3, np.float32)
+        tensors["model.language_model.norm.weight"] = np.zeros(31, np.float32)
+
+    spoil(folder, change)
+    with pytest.raises(WeightsError) as caught:
+        read_policy(folder)
+    message = str(caught.value)
+    assert "(4 problems)" in message
+    assert "missing: model.visual.pos_embed.weight (36, 32)" in message
+    assert "missing: model.language_model.layers.1.mlp.up_proj.weight (48, 32)" in message
+    assert "unknown: model.visual.extra (3,)" in message
+    assert "shape: model.language_model.norm.weight is (31,), the config expects (32,)" in message
+
+
+def test_a_copy_of_a_tied_head_is_not_a_problem(folder):
+    def change(tensors):
+        tensors["lm_head.weight"] = tensors["model.language_model.embed_tokens.weight"]
+
+    spoil(folder, change)
+    equal(read_policy(folder).params, tiny.policy().params)
+
+
+def truncated(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def empty(folder):
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def no_header(folder):
+    (folder / "model.safetensors").write_bytes((20).to_bytes(8, "little") + b"x" * 40)
+
+
+def gone(folder):
+    (folder / "model.safetensors").unlink()
+
+
+def index_of_nothing(folder):
+    text = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors"}})
+    (folder / "model.safetensors.index.json").write_text(text)
+
+
+def integers(folder):
+    spoil(folder, lambda tensors: tensors.update(a=np.zeros(3, np.int64)))
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (truncated, r"is truncated: \d+ bytes where its header needs \d+"),
+        (empty, "truncated or not a safetensors file"),
+        (no_header, "corrupt header"),
+        (gone, "holds no model.safetensors"),
+        (index_of_nothing, "names files that are not there: model-00001-of-00002.safetensors"),
+        (integers, "holds tensors of dtype I64"),
+    ],
+)
+def test_a_harmed_folder_is_refused(folder, harm, message):
+    harm(folder)
+    with pytest.raises(WeightsError, match=message):
+        read_policy(folder)
+
+
+def test_a_folder_of_another_family_or_none_is_refused(folder):
+    with pytest.raises(ConfigError, match=re.escape(str(folder / "nowhere"))):
+        read_policy(folder / "nowhere")
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ConfigError, match="holds a 'llama' model"):
+        read_policy(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match="is not JSON"):
+        read_policy(folder)
+
+
+def test_weights_are_not_written_into_a_folder_of_other_sizes(tmp_path):
+    policy, params = tiny.policy()
+    config = replace(policy.model.config, image_token=3)
+    with pytest.raises(ConfigError, match="other sizes"):
+        write_policy(tmp_path, config, params, template=policy.folder)
+
+
+def test_a_pattern_read_backwards_undoes_itself():
+    row = Row(
+        key="qkv",
+        name="qkv",
+        pattern="(three n h) d -> d three n h",
+        sizes={"three": 3, "n": 2, "h": 4},
+    )
+    tensor = np.arange(24 * 5.0).reshape(24, 5)
+    parameter = row.imported(tensor)
+    assert parameter.shape == (5, 3, 2, 4)
+    assert parameter[4, 2, 1, 3] == tensor[23, 4]
+    np.testing.assert_array_equal(row.exported(parameter), tensor)
+    assert row.tensor_shape(parameter.shape) == (24, 5)
