@@ -2,9 +2,9 @@
 
 The mesh has four axes: `data` (replicas of the parameters; over DCN first), `fsdp` (shards of
 parameters and rows), `tensor` (heads and MLP), `context` (the tokens of a row). Where a parameter
-lies is looked up in a table of rules, `(pattern, spec)`: the first pattern found in its name decides.
-A parameter that no rule matches and a rule that no parameter needs are errors, and so is a dimension
-that its axes do not divide: all are reported together, before anything is placed.
+lies is looked up in a table of rules, `(pattern, spec)`: the first pattern found in its name
+decides. A parameter that no rule matches and a rule that no parameter needs are errors, and so is a
+dimension that its axes do not divide: all are reported together, before anything is placed.
 
 Left out for now: placing `data` over slices; one process holds all devices.
 """

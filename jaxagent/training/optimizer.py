@@ -1,0 +1,79 @@
+"""AdamW with global-norm clipping, and the learning rate over the updates.
+
+warm-up:  rate * (k + 1) / w      in update k = 0 .. w - 1
+then:     constant, or to 0 by half a cosine or a line, at the last update
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import jax.numpy as jnp
+import optax
+
+from jaxagent.trees import Params, map_named
+
+NOT_DECAYED = r"(norm/scale|bias)$"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW's numbers; `warmup` is a share of the updates."""
+
+    learning_rate: float = 1e-4
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    warmup: float = 0.05
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    clip_norm: float = 1.0
+
+    def __post_init__(self):
+        allowed = ("constant", "cosine", "linear")
+        if self.schedule not in allowed:
+            raise ValueError(
+                f"optimizer.schedule is {self.schedule!r}; it is one of {', '.join(allowed)}."
+            )
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"optimizer.warmup is {self.warmup}; it is a share from 0 up to 1.")
+        for name in ("learning_rate", "weight_decay", "clip_norm"):
+            if (value := getattr(self, name)) < 0:
+                raise ValueError(f"optimizer.{name} is {value}; it must be at least 0.")
+
+
+def learning_rate(config: OptimizerConfig, num_updates: int) -> optax.Schedule:
+    """The rate of each update, counted from 0."""
+    num_warm = round(config.warmup * num_updates)
+    peak, num_left = config.learning_rate, max(num_updates - num_warm, 1)
+    after = {
+        "constant": optax.constant_schedule(peak),
+        "cosine": optax.cosine_decay_schedule(peak, num_left),
+        "linear": optax.linear_schedule(peak, 0.0, num_left),
+    }[config.schedule]
+
+    def rate(update):
+        warm = peak * (update + 1) / max(num_warm, 1)
+        return jnp.where(update < num_warm, warm, after(update - num_warm))
+
+    return rate
+
+
+def make_optimizer(config: OptimizerConfig, num_updates: int) -> optax.GradientTransformation:
+    """The transformation from gradients to what is added to the parameters."""
+    return optax.chain(
+        optax.clip_by_global_norm(config.clip_norm),
+        optax.adamw(
+            learning_rate(config, num_updates),
+            b1=config.beta1,
+            b2=config.beta2,
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
+            mask=_decayed,
+        ),
+    )
+
+
+def _decayed(params: Params) -> Params:
+    """False for norms and biases."""
+    return map_named(lambda name, _: re.search(NOT_DECAYED, name) is None, params)

@@ -1,0 +1,80 @@
+"""What training takes from a trajectory: its exact tokens, and the numbers that its loss needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxagent.types import Candidate, ImageSpan, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One dialogue to learn from; `group` is the number of its question in the batch.
+
+    `verdicts` are extra targets: at each of these positions the policy is asked whether the image
+    just read shows the entity that the question is about.
+    """
+
+    ids: Int[np.ndarray, " t"]
+    written: Bool[np.ndarray, " t"]
+    log_probs: Float[np.ndarray, " t"]
+    images: tuple[ImageSpan, ...] = ()
+    calls: int = 0
+    group: int = 0
+    advantage: float = 0.0
+    verdicts: Mapping[int, bool] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.written[:1].any():
+            raise ValueError("The first token is marked as written, but nothing predicts it.")
+
+    @property
+    def num_targets(self) -> int:
+        return int(self.written.sum())
+
+
+def sample(
+    trajectory: Trajectory,
+    *,
+    group: int = 0,
+    advantage: float = 0.0,
+    verdicts: Mapping[int, bool] | None = None,
+) -> Sample:
+    """A trajectory as something to learn from."""
+    return Sample(
+        ids=trajectory.ids,
+        written=trajectory.written,
+        log_probs=trajectory.log_probs,
+        images=trajectory.images,
+        calls=trajectory.num_calls,
+        group=group,
+        advantage=advantage,
+        verdicts=verdicts or {},
+    )
+
+
+def verdicts(trajectory: Trajectory, *, merge: int) -> dict[int, bool]:
+    """Same or different, at the token that follows each candidate image.
+
+    A candidate's name stands right after its image, so its first token is where the comparison with
+    the query image can gather:
+
+        <vision_start> <image> <image> <vision_end> Chad 2 <vision_start> ...
+                                                    ^ here
+
+    The answer is yes when the candidate is a true entity of the question, of any of its images.
+    """
+    entities = {
+        found.image: found.entity
+        for turn in trajectory.dialogue.turns
+        for found in turn.found
+        if isinstance(found, Candidate)
+    }
+    labels = {}
+    for image in trajectory.images:
+        after_marker = image.start + int(np.prod(image.grid)) // merge**2 + 1
+        if image.key in entities and after_marker < len(trajectory.ids):
+            labels[after_marker] = entities[image.key] in trajectory.question.entities
+    return labels
