@@ -85,7 +85,8 @@ class NonFiniteGradient(FloatingPointError):
         self.step, self.names = step, tuple(names)
         shown = ", ".join(self.names[:5]) or "none by itself; their norm overflows"
         super().__init__(
-            f"Update {step} has a gradient that is not finite, in {len(self.names)} parameters: {shown}."
+            f"Update {step} has a gradient that is not finite, in {len(self.names)} parameters: "
+            f"{shown}."
         )
 
 
@@ -287,8 +288,8 @@ class Update:
     def _verdict_terms(
         self, rows: Rows, hidden: Float[Array, "b u d"], head: Float[Array, "d v"]
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Weighted cross-entropy of the verdicts over the ids of no and yes, and how many are
-        right.""" if self.config.verdict_ids is None:
+        """Weighted cross-entropy of the verdicts over no and yes, and how many are right."""
+        if self.config.verdict_ids is None:
             return jnp.zeros(()), jnp.zeros(())
         pair = head[:, jnp.asarray(self.config.verdict_ids)]
         logits = jnp.einsum("bud,dv->buv", hidden, pair, preferred_element_type=jnp.float32)
