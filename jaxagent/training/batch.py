@@ -16,11 +16,12 @@ one micro-batch when they fit it. Nothing is dropped: what fits no rung is a Val
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxagent.algorithms.aggregations import Counts, counts
 from jaxagent.algorithms.log_ratios import Samples
 from jaxagent.algorithms.losses import Targets
 from jaxagent.models.decoder import ImageFeatures
@@ -81,6 +82,41 @@ PictureSource = Callable[[Mapping[str, Grid], int], Pictures]
 """(grid of each key, tokens to pad to) -> pictures."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PackingConfig:
+    """The ladder of shapes. None of it changes a result, only memory and time."""
+
+    row_lengths: tuple[int, ...] = (256, 512, 768, 1024)
+    """Tokens of a row, ascending; a batch takes the shortest rows that hold its longest sample."""
+    call_tokens: int = 4096
+    """Tokens of a micro-batch, padding included: rows are as many as fit."""
+    image_tokens: int = 1024
+    """Tokens of the distinct images of a micro-batch."""
+    min_rows: int = 1
+    """Rows are a multiple of this: the devices along the mesh's data and fsdp axes."""
+
+    def __post_init__(self):
+        if not self.row_lengths or list(self.row_lengths) != sorted(set(self.row_lengths)):
+            raise ValueError(f"row_lengths is {self.row_lengths}; it must hold ascending lengths.")
+        if self.row_lengths[0] < 2 or self.call_tokens < 1 or self.image_tokens < 0:
+            raise ValueError(f"{self} holds a size that is too small.")
+
+    def ladder(self) -> list[Shape]:
+        """A rung for each length, half of whose tokens may be scored, and one where all may be."""
+        lengths = [(length, length // 2) for length in self.row_lengths]
+        lengths.append((self.row_lengths[-1], self.row_lengths[-1]))
+        return [
+            Shape(
+                rows=max(self.call_tokens // length // self.min_rows, 1) * self.min_rows,
+                tokens=length,
+                targets=targets,
+                samples=max(length // 64, 2),
+                image_tokens=self.image_tokens,
+            )
+            for length, targets in lengths
+        ]
+
+
 def fitting_shape(ladder: Sequence[Shape], samples: Sequence[Sample], *, merge: int) -> Shape:
     """The first rung that holds every sample by itself."""
     sizes = [_size(one, merge) for one in samples]
@@ -114,6 +150,43 @@ def packed(samples: Sequence[Sample], shape: Shape, *, merge: int) -> list[list[
         if not place(members) and not all([place([i]) for i in members]):
             raise ValueError(f"A sample does not fit {shape} even by itself.")
     return [batch.rows for batch in open_batches] or [[[] for _ in range(shape.rows)]]
+
+
+def micro_batches(
+    samples: Sequence[Sample],
+    ladder: Sequence[Shape],
+    *,
+    aggregation: Callable[[Counts], Float[np.ndarray, " n"]],
+    pictures: PictureSource,
+    merge: int,
+    verdict_weight: float = 0.0,
+    silent: Literal["keep", "skip"] = "keep",
+) -> list[MicroBatch]:
+    """The micro-batches of one update; all weights are of the whole batch.
+
+    Args:
+        silent: `skip` counts samples whose advantage is 0 but does not compute them.
+        verdict_weight: of the mean over all verdicts, beside the loss.
+    """
+    lengths = np.array([one.num_targets for one in samples])
+    weights = aggregation(counts(lengths, np.array([one.group for one in samples])))
+    num_verdicts = max(sum(len(one.verdicts) for one in samples), 1)
+    if silent == "skip":
+        heard = [i for i, one in enumerate(samples) if one.advantage]
+        samples, weights = [samples[i] for i in heard], weights[heard]
+    shape = fitting_shape(ladder, samples, merge=merge)
+    return [
+        micro_batch(
+            samples,
+            rows,
+            shape,
+            weights=weights,
+            verdict_weight=verdict_weight / num_verdicts,
+            pictures=pictures,
+            merge=merge,
+        )
+        for rows in packed(samples, shape, merge=merge)
+    ]
 
 
 def micro_batch(

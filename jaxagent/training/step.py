@@ -79,10 +79,11 @@ class Report(NamedTuple):
 
 
 class NonFiniteGradient(FloatingPointError):
-    """A gradient with NaN or infinity; nothing was changed. `names` are its parameters."""
+    """A gradient with NaN or infinity. `learner` is unchanged, `names` are the parameters."""
 
-    def __init__(self, step: int, names: Sequence[str]):
-        self.step, self.names = step, tuple(names)
+    def __init__(self, learner: Learner, names: Sequence[str]):
+        self.learner, self.names = learner, tuple(names)
+        step = int(learner.step)
         shown = ", ".join(self.names[:5]) or "none by itself; their norm overflows"
         super().__init__(
             f"Update {step} has a gradient that is not finite, in {len(self.names)} parameters: "
@@ -134,7 +135,7 @@ class Update:
         """The learner after one update on the micro-batches, and the update's metrics.
 
         Raises:
-            NonFiniteGradient: the learner that was given stays usable.
+            NonFiniteGradient: it carries the learner as it was; the one given is used up.
         """
         total = self._zeros(learner.params)
         for batch in batches:
@@ -143,7 +144,7 @@ class Update:
         report, sums = jax.device_get((report, total.sums))
         if not np.isfinite(report.norm):
             bad = [name for name, finite in flat(report.finite).items() if not finite]
-            raise NonFiniteGradient(int(learner.step), bad)
+            raise NonFiniteGradient(learner, bad)
         return learner, self._metrics(sums, report) | fill(batches)
 
     def placed(self, batch: MicroBatch) -> MicroBatch:

@@ -1,0 +1,94 @@
+"""Supervised fine-tuning on traces: cross-entropy of what the expert wrote, and verdicts by sight.
+
+    loss = mean over written tokens of - log pi  +  w * mean over verdicts of - log p(yes or no)
+
+A verdict is asked at the token after each candidate image (`samples.verdicts`): a target right where
+the comparison can be made. Without it a small policy stays at chance for hundreds of steps.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxagent.training.batch import PictureSource, Shape, micro_batches
+from jaxagent.training.loop import Finished, Progress, Run, Stepped, run, updated
+from jaxagent.training.samples import Sample, sample, verdicts
+from jaxagent.training.step import Learner, Update, merged
+from jaxagent.trees import Params
+from jaxagent.types import Trajectory
+
+TraceSource = Callable[[int], Sequence[Trajectory]]
+"""Step -> the traces of that step; the same ones whenever it is asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTConfig:
+    """What an update learns from."""
+
+    batch: int = 64
+    """Dialogues an update."""
+    verdict_weight: float = 1.0
+    """w; 0 asks for no verdicts."""
+    seed: int = 0
+
+
+def shuffled(traces: Sequence[Trajectory], config: SFTConfig) -> TraceSource:
+    """Batches that pass over the traces in a new order each time; only whole batches are formed."""
+    per_pass = len(traces) // config.batch
+    if not per_pass:
+        raise ValueError(
+            f"{len(traces)} traces do not fill one batch of {config.batch}. "
+            "Lower sft.batch or make more traces."
+        )
+
+    def batch(step: int) -> list[Trajectory]:
+        number, place = divmod(step, per_pass)
+        order = np.random.default_rng((config.seed, number)).permutation(len(traces))
+        return [traces[i] for i in order[place * config.batch : (place + 1) * config.batch]]
+
+    return batch
+
+
+def train_sft(
+    learner: Learner,
+    *,
+    update: Update,
+    traces: TraceSource,
+    pictures: Callable[[Params], PictureSource],
+    ladder: Sequence[Shape],
+    config: SFTConfig,
+    to: Run,
+    progress: Progress = lambda what, done, total, note: None,
+) -> Finished:
+    """The learner after supervised training.
+
+    Args:
+        update: of the algorithm `sft`; with `verdict_ids` when verdicts are asked.
+        pictures: where images come from under given parameters (`training.pictures`).
+    """
+    merge = update.model.config.vision.merge
+
+    def samples_of(step: int) -> list[Sample]:
+        return [
+            sample(
+                trace,
+                group=i,
+                verdicts=verdicts(trace, merge=merge) if config.verdict_weight else None,
+            )
+            for i, trace in enumerate(traces(step))
+        ]
+
+    def step(learner: Learner, number: int) -> Stepped:
+        batches = micro_batches(
+            samples_of(number),
+            ladder,
+            aggregation=update.algorithm.aggregation,
+            pictures=pictures(merged(learner.params, learner.frozen)),
+            merge=merge,
+            verdict_weight=config.verdict_weight,
+        )
+        learner, scalars = updated(update, learner, batches, to.folder)
+        return Stepped(learner, {f"update/{name}": value for name, value in scalars.items()})
+
+    return run(learner, step, to, progress=progress)
