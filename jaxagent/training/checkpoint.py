@@ -1,9 +1,9 @@
 """Checkpoints of a training: saved atomically by orbax, at step boundaries, and found again.
 
 A checkpoint holds trained parameters, optimiser, update counter, and as JSON how far the run is and
-what made it. Frozen parameters come from the policy's folder; their checksum is kept, so that another
-folder is noticed. A checkpoint that cannot be read is passed over with a message, and the one before it
-is taken.
+what made it. Frozen parameters come from the policy's folder; their checksum is kept, so that
+another folder is noticed. A checkpoint that cannot be read is passed over with a message, and the
+one before it is taken.
 """
 
 import logging
@@ -34,7 +34,7 @@ class CheckpointError(ValueError):
 
 
 class Checkpoints:
-    """The checkpoints in a folder; at most `keep` stay. Close it to wait for what is being written."""
+    """The checkpoints in a folder, at most `keep`. `close` waits for what is being written."""
 
     def __init__(
         self, folder: str | Path, *, keep: int = 2, made_by: Mapping[str, Any] | None = None

@@ -3,8 +3,8 @@
     restore ─► step ─► write scalars ─► save each n steps ─► … ─► save ─► done, or stopped and why
 
 A step is a function of the learner and of its number alone, so a run that goes on from a checkpoint
-does what it would have done. SIGTERM and the time limit are looked at after each step: the run saves and
-leaves.
+does what it would have done. SIGTERM and the time limit are looked at after each step: the run
+saves and leaves.
 """
 
 import json
@@ -82,7 +82,7 @@ def run(
     if restored is not None:
         learner, done = restored.learner, restored.record["steps"]
         seconds = restored.record["seconds"]
-    writer = Writer(config.folder / "logs" / config.name, after=done)
+    writer = Writer(config.folder / "logs", config.name, after=done)
     reason, saved = "done", done
     try:
         with _Terminations() as terminated:
@@ -97,7 +97,7 @@ def run(
                 learner, scalars = step(learner, done)
                 took = time.monotonic() - start
                 done, seconds = done + 1, seconds + took
-                writer.write(done, scalars | {"time/step": took, "time/total": seconds})
+                writer.write(done, scalars | {"time/step": took}, seconds=seconds)
                 progress(config.name, done, config.steps, f"{took:.1f} s a step")
                 if done % config.save_every == 0:
                     checkpoints.save(done, learner, {"steps": done, "seconds": seconds})
@@ -139,7 +139,7 @@ def named_arrays(batch: MicroBatch) -> dict[str, np.ndarray]:
 
 
 class _Terminations:
-    """An event that SIGTERM sets while the context is open (in the main thread; elsewhere never)."""
+    """An event that SIGTERM sets while the context is open; outside the main thread never."""
 
     def __init__(self):
         self.event = threading.Event()

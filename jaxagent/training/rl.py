@@ -3,8 +3,8 @@
     questions ─► rollout ─► scores ─► advantages ─► epochs x minibatches of updates
 
 Which questions a step asks, the order of minibatches and the noise of sampling derive from the seed
-and the step's number. Samples whose advantage is 0 have no gradient: they are counted in every mean,
-but never computed.
+and the step's number. Samples whose advantage is 0 have no gradient: they are counted in every
+mean, but never computed.
 """
 
 import time
@@ -69,8 +69,8 @@ def engine_sampler(engine: Engine, config: RLConfig, *, frozen_vision: bool) -> 
     """Groups from an engine; image features outlive a step when the tower is frozen.
 
     Raises:
-        ValueError: the sampling is greedy or cut, so that what it records is not the log-probability
-            that the update computes, which is over the whole vocabulary.
+        ValueError: the sampling is greedy or cut, so that what it records is not what the update
+            computes, which is over the whole vocabulary.
     """
     sampling = engine.config.sampling
     if sampling != Sampling(temperature=sampling.temperature) or sampling.greedy:
@@ -169,8 +169,8 @@ def train_rl(
                 reports.append(scalars)
         clock.lap("time/update")
         watch(number, scored)
-        scalars = reward_scalars(scored) | clock.laps
-        scalars |= {f"rollout/{name}": float(value) for name, value in rollout.metrics.items()}
+        scalars = {f"rollout/{name}": float(value) for name, value in rollout.metrics.items()}
+        scalars |= reward_scalars(scored) | clock.laps
         scalars |= {f"update/{name}": value for name, value in combined(reports).items()}
         return Stepped(learner, scalars)
 
@@ -189,11 +189,11 @@ def reward_scalars(scored: Scored) -> dict[str, float]:
             f"reward/{name}": float(np.mean([score.terms.get(name, 0.0) for score in flat_scores]))
             for name in sorted(terms)
         },
-        "dialogue/groups_with_signal": float(np.mean(spread)),
-        "dialogue/tokens": float(np.mean([len(one.ids) for one in dialogues])),
-        "dialogue/written": float(np.mean([one.written.sum() for one in dialogues])),
-        "dialogue/calls": float(np.mean([one.num_calls for one in dialogues])),
-        "dialogue/truncated": float(np.mean([one.truncated for one in dialogues])),
+        "reward/groups_with_signal": float(np.mean(spread)),
+        "rollout/tokens": float(np.mean([len(one.ids) for one in dialogues])),
+        "rollout/written": float(np.mean([one.written.sum() for one in dialogues])),
+        "rollout/calls": float(np.mean([one.num_calls for one in dialogues])),
+        "rollout/truncated": float(np.mean([one.truncated for one in dialogues])),
     }
 
 

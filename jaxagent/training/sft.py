@@ -2,8 +2,8 @@
 
     loss = mean over written tokens of - log pi  +  w * mean over verdicts of - log p(yes or no)
 
-A verdict is asked at the token after each candidate image (`samples.verdicts`): a target right where
-the comparison can be made. Without it a small policy stays at chance for hundreds of steps.
+A verdict is asked at the token after each candidate image (`samples.verdicts`): a target right
+where the comparison can be made. Without it a small policy stays at chance for hundreds of steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -89,6 +89,6 @@ def train_sft(
             verdict_weight=config.verdict_weight,
         )
         learner, scalars = updated(update, learner, batches, to.folder)
-        return Stepped(learner, {f"update/{name}": value for name, value in scalars.items()})
+        return Stepped(learner, {f"sft/{name}": value for name, value in scalars.items()})
 
     return run(learner, step, to, progress=progress)

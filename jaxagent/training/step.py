@@ -306,7 +306,7 @@ class Update:
         metrics = {
             "loss": float(sums.loss),
             "entropy": float(sums.entropy) / num,
-            "gradient_norm": float(report.norm),
+            "grad_norm": float(report.norm),
             "targets": float(sums.targets),
         }
         if self.config.verdict_ids is not None:
@@ -318,6 +318,7 @@ class Update:
             metrics |= {
                 "max_ratio": float(sums.max_ratio),
                 "min_ratio": float(sums.min_ratio),
+                "clipped": float(sums.clipped_low + sums.clipped_high) / num,
                 "clipped_low": float(sums.clipped_low) / num,
                 "clipped_high": float(sums.clipped_high) / num,
                 "sampler_gap": float(sums.sampler_gap) / num,

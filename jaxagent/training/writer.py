@@ -1,7 +1,8 @@
 """Scalars of a training: one JSON line a step in metrics.jsonl, and TensorBoard's event files.
 
-A run that is resumed after step k goes on from there: later lines of an interrupted run are cut off,
-so that the file reads as if the run had never stopped.
+The file may hold several trainings one after the other (SFT, then RL); a line tells whose it is by the
+scalar `time/<name>`, the seconds that training has taken so far. One that is resumed after step k goes on
+from there: its later lines are cut off, so that the file reads as if it had never stopped.
 """
 
 import json
@@ -15,19 +16,21 @@ METRICS = "metrics.jsonl"
 
 
 class Writer:
-    """What writes scalars into a folder; `after` is the last step that stands."""
+    """What writes the scalars of training `name`; `after` is the last of its steps that stands."""
 
-    def __init__(self, folder: str | Path, *, after: int = 0):
+    def __init__(self, folder: str | Path, name: str, *, after: int = 0):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / METRICS
-        kept = kept_lines(self.path, after)
-        self.path.write_text("".join(kept))
-        self._file = self.path.open("a")
-        self._board = SummaryWriter(str(folder), purge_step=after + 1 if after else None)
+        path = folder / METRICS
+        self.name = name
+        kept = kept_lines(path, name, after)
+        path.write_text("".join(kept))
+        self._file = path.open("a")
+        self._board = SummaryWriter(str(folder / name), purge_step=after + 1 if after else None)
 
-    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+    def write(self, step: int, scalars: Mapping[str, float], *, seconds: float) -> None:
         """Adds the scalars of a step; a number that is not finite becomes null in the JSON."""
+        scalars = {**scalars, f"time/{self.name}": seconds}
         row = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
         self._file.write(json.dumps({"step": step} | row) + "\n")
         self._file.flush()
@@ -40,16 +43,16 @@ class Writer:
         self._board.close()
 
 
-def kept_lines(path: Path, after: int) -> list[str]:
-    """The whole lines of steps up to `after`; a line cut off by a kill is dropped."""
+def kept_lines(path: Path, name: str, after: int) -> list[str]:
+    """The lines of other trainings, and this one's up to step `after`; torn lines are dropped."""
     if not path.exists():
         return []
     kept = []
     for line in path.read_text().splitlines(keepends=True):
         try:
-            step = json.loads(line)["step"]
-        except (json.JSONDecodeError, KeyError, TypeError):
+            row = json.loads(line)
+        except json.JSONDecodeError:
             continue
-        if step <= after and line.endswith("\n"):
+        if f"time/{name}" not in row or row["step"] <= after:
             kept.append(line)
     return kept
