@@ -1,6 +1,6 @@
 """A report's table as text: for the terminal, and as Markdown for the README."""
 
-from jaxagent.report.records import Table
+from jaxagent.report.records import Table, printed
 
 
 def text_table(table: Table) -> str:
@@ -28,11 +28,3 @@ def markdown_table(table: Table) -> str:
     rows = [list(table.columns), rule, *(list(map(printed, row)) for row in table.rows)]
     text = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"{text}\n\n{table.note}\n" if table.note else f"{text}\n"
-
-
-def printed(cell: str | int | float | None) -> str:
-    if cell is None:
-        return "–"
-    if isinstance(cell, float):
-        return f"{cell:.2f}" if abs(cell) < 10 else f"{cell:.1f}"
-    return str(cell)

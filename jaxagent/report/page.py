@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from jaxagent.report.records import Curve, Figure, Report, Table
+from jaxagent.report.records import Cell, Curve, Figure, Report, Table, printed
 from jaxagent.types import Images
 
 
@@ -113,20 +113,9 @@ def table_html(table: Table) -> str:
     )
 
 
-def cell_html(cell: str | int | float | None) -> str:
-    if cell is None:
-        return '<td class="number">–</td>'
-    if isinstance(cell, str):
-        return f"<td>{html.escape(cell)}</td>"
-    return f'<td class="number">{cell}</td>' if isinstance(cell, int) else number_html(cell)
-
-
-def number_html(value: float) -> str:
-    return (
-        f'<td class="number">{value:.3g}</td>'
-        if abs(value) < 10
-        else f'<td class="number">{value:.1f}</td>'
-    )
+def cell_html(cell: Cell) -> str:
+    kind = "" if isinstance(cell, str) else ' class="number"'
+    return f"<td{kind}>{html.escape(printed(cell))}</td>"
 
 
 def facts_html(facts: Mapping[str, str]) -> str:

@@ -28,13 +28,16 @@ class Curve:
     note: str = ""
 
 
+Cell = str | int | float | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of cells; a number is right-aligned as it is printed, `None` is a dash."""
+    """Rows of cells; numbers are right-aligned, `None` is a dash."""
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[str | int | float | None]]
+    rows: Sequence[Sequence[Cell]]
     note: str = ""
 
 
@@ -49,3 +52,12 @@ class Report:
     tables: Sequence[Table] = ()
     dialogues: Sequence[Mapping] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def printed(cell: Cell) -> str:
+    """A cell as every table shows it."""
+    if cell is None:
+        return "–"
+    if isinstance(cell, float):
+        return f"{cell:.2f}" if abs(cell) < 10 else f"{cell:.1f}"
+    return str(cell)
