@@ -50,9 +50,9 @@ def data() -> ConfigDict:
         ("twemoji", "L2", 0.5),
         ("twemoji", "L3", 0.5),
     )  # (artist, level, share) of views
-    c.flags.views = 24  # different views of an entity, in training and, others, in each other split
+    c.flags.views = 48  # different views of an entity, in training and, others, in each other split
     c.flags.flag_text = "left_out"  # one of "left_out", "included": the flag described in words
-    c.flags.max_words = 35  # words of a passage
+    c.flags.max_words = 18  # words of a passage
     c.flags.val_entities = 36  # entities never asked about in training, for choices
     c.flags.test_entities = 58  # entities never asked about in training, for the results
     c.flags.val_facts = 0.08  # shares of the training entities' facts kept for "unseen question"

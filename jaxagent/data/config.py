@@ -34,9 +34,9 @@ class FlagsConfig:
     base: str = "openmoji"
     query: str = "twemoji"
     mix: tuple[tuple[str, str, float], ...] = (("twemoji", "L2", 0.5), ("twemoji", "L3", 0.5))
-    views: int = 24
+    views: int = 48
     flag_text: Literal["left_out", "included"] = "left_out"
-    max_words: int = 35
+    max_words: int = 18
     val_entities: int = 36
     test_entities: int = 58
     val_facts: float = 0.08

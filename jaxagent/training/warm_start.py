@@ -9,7 +9,8 @@ The tokens and each deepstack level count alike:
 
 Views of the base's own drawings are made of every entity, as an index's encoder knows its base.
 Views by the query artist are made of training entities alone: no drawing that a validation or test
-question shows is ever read here.
+question shows is ever read here. Half of the pairs are twisted alike (`data.fiction`): flags that
+exist nowhere, which make the tower look rather than remember.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxagent.data.fiction import TWISTS, twisted_key
 from jaxagent.data.views import view_key
 from jaxagent.models.qwen3_vl import Grid, Model
 from jaxagent.training.contrastive import ContrastiveConfig, Pairs, train
@@ -43,6 +45,8 @@ class WarmStart:
     levels: tuple[str, ...] = ("L1", "L2", "L3", "L2")
     query_share: float = 0.5
     """Share of the training entities' views that the query artist drew."""
+    twisted: float = 0.5
+    """Share of pairs under a twist, the same for both images."""
 
 
 def warm_start_pairs(
@@ -67,18 +71,15 @@ def warm_start_pairs(
         drawn = [entities[i] for i in rng.permutation(len(entities))[: config.batch]]
         numbers = rng.integers(0, config.views, config.batch)
         by_query = rng.random(config.batch) < config.query_share
-        return [
-            (
-                view_key(
-                    entity,
-                    query if asked and entity in trained else base,
-                    config.levels[number % len(config.levels)],
-                    int(number),
-                ),
-                f"kb:{entity}",
-            )
-            for entity, number, asked in zip(drawn, numbers, by_query, strict=True)
-        ]
+        twists = rng.integers(0, len(TWISTS), config.batch)
+        twists *= rng.random(config.batch) < config.twisted
+        found = []
+        for entity, number, asked, twist in zip(drawn, numbers, by_query, twists, strict=True):
+            artist = query if asked and entity in trained else base
+            level = config.levels[number % len(config.levels)]
+            view = view_key(entity, artist, level, int(number))
+            found.append((twisted_key(view, int(twist)), twisted_key(f"kb:{entity}", int(twist))))
+        return found
 
     return pairs
 

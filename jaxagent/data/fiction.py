@@ -1,0 +1,168 @@
+"""Fictional countries for supervised traces, so that a small policy learns to look and to copy.
+
+A policy that only ever meets 142 countries learns them by heart: this flag goes by that name, and a
+country that is never asked about is always a "no". So a trace may play in a fictional world: every
+flag with its colours exchanged and mirrored, every country under an invented name. What is left to
+learn is what carries over to countries it never met: compare the images, copy the name.
+
+    twist5/view:td:twemoji:L2:17   a query view, twisted
+    twist5/kb:td                   the base's image under the same twist
+
+Twists act on pixels and number 24: six orders of the colour channels, mirrored or not, turned upside
+down or not; twist 0 changes nothing. The tools are asked in the real world and their answers are
+translated. Only training entities appear, so none is known by its absence.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import permutations
+
+import numpy as np
+
+from jaxagent.agents.protocol import (
+    Found,
+    ImageQuery,
+    Result,
+    TextQuery,
+    Tool,
+    ToolCall,
+    Tools,
+)
+from jaxagent.types import Images, Passage, Question
+
+TWISTS = tuple(
+    (channels, mirrored, turned)
+    for channels in permutations(range(3))
+    for mirrored in (False, True)
+    for turned in (False, True)
+)
+
+
+def twisted_key(key: str, twist: int) -> str:
+    """The key of an image under a twist; twist 0 is the image itself."""
+    return f"twist{twist}/{key}" if twist else key
+
+
+def untwisted_key(key: str) -> str:
+    """The key of the image that was twisted."""
+    return key.rpartition("/")[2]
+
+
+def twisted_images(images: Images) -> Images:
+    """`images` that also knows twisted keys."""
+
+    def pixels(key: str):
+        twist, _, plain = key.rpartition("/")
+        if not twist:
+            return images(key)
+        channels, mirrored, turned = TWISTS[int(twist.removeprefix("twist"))]
+        found = images(plain)[:: -1 if turned else 1, :: -1 if mirrored else 1, list(channels)]
+        return np.ascontiguousarray(found)
+
+    return pixels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fiction:
+    """A world with other flags and other names. `words` are what names are invented from."""
+
+    twist: int
+    seed: str
+    names: Sequence[str]
+    words: Sequence[str]
+
+    @cached_property
+    def invented(self) -> Mapping[str, str]:
+        """Real name -> invented name, of one or two words."""
+        found = {}
+        for name in self.names:
+            drawn = hashlib.blake2b(f"{self.seed} {name}".encode(), digest_size=8).digest()
+            first, second = (int.from_bytes(half, "little") for half in (drawn[:4], drawn[4:]))
+            parts = [self.words[first % len(self.words)]]
+            if second % 2:
+                parts.append(self.words[second // 2 % len(self.words)])
+            found[name] = " ".join(parts).title()
+        return found
+
+    @cached_property
+    def real(self) -> Mapping[str, str]:
+        """Invented name -> real name."""
+        return {invented: name for name, invented in self.invented.items()}
+
+    def passage(self, passage: Passage) -> Passage:
+        """The passage under its country's invented name."""
+        return replace(passage, title=self.invented.get(passage.title, passage.title))
+
+    def asked(self, query: str) -> str:
+        """A query `<invented name>: …` or `<invented name> …` in the real world's words."""
+        known = [name for name in self.real if query.startswith(name)]
+        name = max(known, key=len, default="")
+        return self.real.get(name, "") + query[len(name) :]
+
+    def found(self, found: Found) -> Found:
+        """A tool's answer, translated."""
+        return replace(
+            found,
+            candidates=tuple(
+                replace(
+                    one,
+                    name=self.invented.get(one.name, one.name),
+                    image=twisted_key(one.image, self.twist),
+                )
+                for one in found.candidates
+            ),
+            passages=tuple(self.passage(one) for one in found.passages),
+        )
+
+
+def fictional(question: Question, fiction: Fiction) -> Question:
+    """The question about the fiction's images."""
+    shown = tuple(twisted_key(key, fiction.twist) for key in question.images)
+    return replace(question, images=shown)
+
+
+def fictional_tools(
+    tools: Tools, fictions: Mapping[str, Fiction], *, hidden: frozenset[str]
+) -> Tools:
+    """Tools that answer each question in its fiction, if it has one, and never show `hidden`.
+
+    Args:
+        fictions: by `data_id`.
+        hidden: ids of entities.
+    """
+
+    def translated(tool: Tool) -> Tool:
+        def answer(calls: Sequence[ToolCall]) -> list[Result]:
+            results = tool([_real_call(call, fictions.get(call.question.data_id)) for call in calls])
+            return [
+                fictions[call.question.data_id].found(result)
+                if isinstance(result, Found) and call.question.data_id in fictions
+                else result
+                for call, result in zip(calls, results, strict=True)
+            ]
+
+        return answer
+
+    def _real_call(call: ToolCall, fiction: Fiction | None) -> ToolCall:
+        match call.arguments:
+            case ImageQuery() as query:
+                real = replace(
+                    query, image=untwisted_key(query.image), exclude=query.exclude | hidden
+                )
+            case TextQuery() as query if fiction is not None:
+                real = replace(query, queries=tuple(map(fiction.asked, query.queries)))
+            case _:
+                return call
+        return replace(call, arguments=real)
+
+    return {name: translated(tool) for name, tool in tools.items()}
+
+
+def name_words(texts: Sequence[str], *, avoided: Callable[[str], bool] = lambda word: False):
+    """The words of `texts` that a name can be invented from: letters alone, four to ten of them."""
+    words = {word.strip(".,;:()\"'").lower() for text in texts for word in text.split()}
+    return sorted(
+        word for word in words if word.isalpha() and 4 <= len(word) <= 10 and not avoided(word)
+    )

@@ -1,0 +1,144 @@
+"""Traces of the scripted expert to learn from, made through the rollout's own loop.
+
+Every trace draws a training question, other views of its entities, and whether it is told in a
+fiction (`data.fiction`). What the expert could not bring to the right end is left out.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from jaxagent.agents.mmagent_r2 import MMAgentR2
+from jaxagent.agents.promsa import ProMSA
+from jaxagent.agents.protocol import Method, Tools
+from jaxagent.data.fiction import (
+    TWISTS,
+    Fiction,
+    fictional,
+    fictional_tools,
+    name_words,
+    twisted_images,
+)
+from jaxagent.data.traces import expert, usable
+from jaxagent.processing.policy import Policy
+from jaxagent.rollout.config import RolloutConfig
+from jaxagent.rollout.scripted import scripted_rollout
+from jaxagent.types import Dialogue, Images, Passage, Question, Trajectory
+
+Views = Callable[[str], Sequence[str]]
+"""Entity -> the keys of the views of it that training may show."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demonstrations:
+    """How traces are drawn."""
+
+    traces: int = 4096
+    """Asked for; a share is left out as not usable."""
+    fiction: float = 0.75
+    """Share of single-hop traces told in a fiction; the other families are told as they are."""
+    single: float = 0.7
+    """Share of single-hop questions."""
+    max_tokens: int = 384
+    """Longer traces are left out."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Where traces are played: the method over its tools, in the policy's tokens."""
+
+    policy: Policy
+    settings: MMAgentR2 | ProMSA
+    method: Method
+    tools: Tools
+    images: Images
+    rollout: RolloutConfig
+    passages: Mapping[str, Passage]
+    names: Mapping[str, str]
+    hidden: frozenset[str]
+    """Entities that never appear: those that training does not ask about."""
+
+
+def demonstrations(
+    questions: Sequence[Question],
+    views: Views,
+    stage: Stage,
+    config: Demonstrations,
+    *,
+    chunk: int = 256,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Iterator[Trajectory]:
+    """Usable traces, in the order in which they were drawn; `progress` hears how many were tried."""
+    rng = np.random.default_rng((config.seed, 7))
+    words = name_words([passage.text for passage in stage.passages.values()])
+    for start in range(0, config.traces, chunk):
+        drawn, fictions = [], {}
+        for number in range(start, min(start + chunk, config.traces)):
+            question, fiction = _drawn(rng, questions, views, stage, words, config, number)
+            drawn.append(question)
+            if fiction is not None:
+                fictions[question.data_id] = fiction
+        for group in _played(drawn, fictions, stage).values():
+            evidence = _evidence(group.question, fictions, stage)
+            if usable(group.dialogue, evidence) and len(group.ids) <= config.max_tokens:
+                yield group
+        progress(min(start + chunk, config.traces))
+
+
+def _drawn(
+    rng: np.random.Generator,
+    questions: Sequence[Question],
+    views: Views,
+    stage: Stage,
+    words: Sequence[str],
+    config: Demonstrations,
+    number: int,
+) -> tuple[Question, Fiction | None]:
+    family = ("single",) if rng.random() < config.single else ("bridge", "compare")
+    pool = [question for question in questions if question.family in family] or questions
+    question = pool[rng.integers(len(pool))]
+    shown = tuple(str(rng.choice(views(entity))) for entity in question.entities)
+    question = replace(question, data_id=f"{question.data_id}~{number}", images=shown)
+    told = rng.random() < config.fiction and question.family == "single"
+    twist = int(rng.integers(len(TWISTS)))
+    if not told:
+        return question, None
+    fiction = Fiction(
+        twist=twist,
+        seed=f"{config.seed} {number}",
+        names=tuple(stage.names.values()),
+        words=words,
+    )
+    return fictional(question, fiction), fiction
+
+
+def _played(
+    questions: Sequence[Question], fictions: Mapping[str, Fiction], stage: Stage
+) -> dict[str, Trajectory]:
+    """The expert's dialogue on each question, by `data_id`."""
+
+    def script(dialogue: Dialogue) -> str:
+        known = _evidence(dialogue.question, fictions, stage)
+        return expert(stage.settings, known.values())(dialogue)
+
+    rollout = scripted_rollout(
+        script,
+        questions,
+        policy=stage.policy,
+        method=stage.method,
+        tools=fictional_tools(stage.tools, fictions, hidden=stage.hidden),
+        images=twisted_images(stage.images),
+        config=stage.rollout,
+    )
+    return {group[0].question.data_id: group[0] for group in rollout.trajectories}
+
+
+def _evidence(
+    question: Question, fictions: Mapping[str, Fiction], stage: Stage
+) -> dict[str, Passage]:
+    """The passages that hold the answer, as the question's world tells them."""
+    fiction = fictions.get(question.data_id)
+    rows = {name: stage.passages[name] for name in question.evidence}
+    return rows if fiction is None else {name: fiction.passage(row) for name, row in rows.items()}
