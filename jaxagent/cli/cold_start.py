@@ -1,0 +1,113 @@
+"""What comes before policy optimisation when there is no policy yet: a new one, and its lessons.
+
+    tokenizer ─► random weights ─► warm start of the vision tower ─► traces of the expert ─► SFT
+
+The new policy is a folder in Hugging Face format like any other, so everything after it is the same
+code that a published policy takes.
+"""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from jaxagent.agents import mmagent_r2, promsa
+from jaxagent.cli import build
+from jaxagent.cli.progress import Progress
+from jaxagent.cli.records import record
+from jaxagent.cli.work import WorkFolder
+from jaxagent.data.benchmark import benchmark_texts
+from jaxagent.data.fiction import twisted_images
+from jaxagent.data.questions import entity_views
+from jaxagent.data.tiny_policy import PolicySizes, make_policy_folder
+from jaxagent.processing.policy import Policy, load_policy
+from jaxagent.rollout.config import RolloutConfig
+from jaxagent.training.demonstrations import Demonstrations, Stage, demonstrations
+from jaxagent.training.warm_start import WarmStart, warm_start_pairs, warm_started
+from jaxagent.types import Trajectory
+from jaxagent.weights.folder import write_policy
+
+logger = logging.getLogger(__name__)
+TAGS = tuple(
+    f"<{slash}{tag}>"
+    for tag in ("reason", "thinking", *mmagent_r2.TAGS)
+    for slash in ("", "/")
+)
+"""Tags that get a token of their own, as Qwen's `<tool_call>` has one."""
+WIRE = (
+    "system\n", "user\n", "assistant\n", "no yes no no no", "Find.", "Read.", "Found.",
+    '{"image": 1}', '{"text": ["Chad: What', '"]}', "Image 1 is Chad.",
+    '{"name": "image_search_tool", "arguments": {}}',
+    '{"name": "text_search_tool", "arguments": {"query": "Chad: ',
+)  # fmt: skip
+WIRE_REPEATS = 300  # so that the tokenizer merges what every dialogue holds
+
+
+def new_policy(
+    config: ConfigDict, world: build.World, folder: WorkFolder, progress: Progress
+) -> Path:
+    """The folder of a new policy whose vision tower is warm; made once in a work folder."""
+    path = folder.root / "policy"
+    if (path / "model.safetensors").exists():
+        return path
+    draft = folder.root / "policy.draft"
+    texts = [*benchmark_texts(world.benchmark.folder), *WIRE * WIRE_REPEATS]
+    make_policy_folder(draft, texts, sizes=PolicySizes(), seed=config.seed, words=TAGS)
+    policy, params = load_policy(draft)
+    settings = record(WarmStart, config, "warm_start")
+    if settings.steps:
+        params = _warm(policy, params, world, settings, config.seed, progress)
+    write_policy(draft, policy.model.config, params, template=draft)
+    draft.rename(path)
+    return path
+
+
+def _warm(policy: Policy, params, world: build.World, settings: WarmStart, seed: int, progress):
+    images = twisted_images(world.images)
+    entities = world.benchmark.entities
+    flags = world.benchmark.config
+    pairs = warm_start_pairs(
+        [one.id for one in entities],
+        frozenset(one.id for one in entities if one.split == "train"),
+        (flags.base, flags.query),
+        settings,
+    )
+    grid = policy.image_processor.patches(images(entities[0].image)).grid
+    return warm_started(
+        policy.model,
+        params,
+        pairs,
+        lambda key: policy.image_processor.patches(images(key)).values,
+        grid,
+        settings,
+        seed=seed,
+        progress=lambda step, loss: progress("Warm start", step + 1, settings.steps),
+    )
+
+
+def lessons(
+    config: ConfigDict, world: build.World, policy: Policy, progress: Progress
+) -> Iterator[Trajectory]:
+    """The expert's traces on training questions, by the config's method."""
+    settings = record(Demonstrations, config, "sft", seed=config.seed)
+    row = build.chosen(config.method.name, build.METHODS, "method.name")
+    flags, entities = world.benchmark.config, world.benchmark.entities
+    stage = Stage(
+        policy=policy,
+        settings=record(row.settings, config, f"method.{config.method.name}"),
+        method=build.method(config),
+        tools=build.tools(config, world.base),
+        images=world.images,
+        rollout=record(RolloutConfig, config, "rollout"),
+        passages={passage.id: passage for passage in world.benchmark.passages},
+        names=world.names,
+        hidden=frozenset(one.id for one in entities if one.split != "train"),
+    )
+    yield from demonstrations(
+        world.questions("train", families=config.data.families),
+        lambda entity: entity_views(entity, "train", flags),
+        stage,
+        settings,
+        progress=lambda done: progress("Traces", done, settings.traces),
+    )
