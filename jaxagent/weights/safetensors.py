@@ -83,7 +83,7 @@ def _tensor(path: Path, content: np.ndarray, start: int, key: str, entry: Mappin
 def save_tensors(
     folder: Path, tensors: Mapping[str, np.ndarray], *, max_bytes: int = 4 * 2**30
 ) -> None:
-    """Writes one file, or several of at most `max_bytes` and their index."""
+    """Writes one file, or several of at most `max_bytes` and an index, in place of older ones."""
     groups: list[dict[str, np.ndarray]] = [{}]
     room = max_bytes
     for key, tensor in tensors.items():
@@ -92,19 +92,23 @@ def save_tensors(
             room = max_bytes
         groups[-1][key] = np.ascontiguousarray(tensor)
         room -= tensor.nbytes
+    names = [f"model-{i:05}-of-{len(groups):05}.safetensors" for i in range(1, len(groups) + 1)]
     if len(groups) == 1:
-        _save_file(folder / _SINGLE, groups[0])
-        return
-    placed = {}
-    for number, group in enumerate(groups, start=1):
-        name = f"model-{number:05}-of-{len(groups):05}.safetensors"
+        names = [_SINGLE]
+    older = {path.name for path in folder.glob("model*.safetensors")}
+    for name, group in zip(names, groups, strict=True):
         _save_file(folder / name, group)
-        placed |= dict.fromkeys(group, name)
-    index = {
-        "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values())},
-        "weight_map": placed,
-    }
-    (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    (folder / _INDEX).unlink(missing_ok=True)
+    if len(groups) > 1:
+        index = {
+            "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values())},
+            "weight_map": {
+                key: name for name, group in zip(names, groups, strict=True) for key in group
+            },
+        }
+        (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    for name in older - set(names):
+        (folder / name).unlink()
 
 
 def _save_file(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
@@ -112,4 +116,5 @@ def _save_file(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     # refuses files without the format entry.
     partial = path.with_name(path.name + ".partial")
     save_file(dict(tensors), partial, metadata={"format": "pt"})
+    partial.chmod(0o644)  # save_file lets only its owner read
     partial.replace(path)

@@ -50,6 +50,15 @@ def test_reading_undoes_writing(tmp_path, max_bytes):
     equal(again, params)
 
 
+def test_writing_replaces_what_was_there(folder):
+    policy, params = tiny.policy()
+    others = tiny.params(policy.model, seed=9)
+    for max_bytes, written in ((100_000, others), (2**30, params), (100_000, others)):
+        write_policy(folder, policy.model.config, written, template=folder, max_bytes=max_bytes)
+        equal(read_policy(folder).params, written)
+    assert not (folder / "model.safetensors").exists()
+
+
 def test_transformers_reads_what_we_write_bit_for_bit(tmp_path):
     policy, _ = tiny.policy()
     params = tiny.params(policy.model, seed=5)
