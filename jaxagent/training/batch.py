@@ -168,8 +168,8 @@ def micro_batches(
         silent: `skip` counts samples whose advantage is 0 but does not compute them.
         verdict_weight: of the mean over all verdicts, beside the loss.
     """
-    lengths = np.array([one.num_targets for one in samples])
-    weights = aggregation(counts(lengths, np.array([one.group for one in samples])))
+    lengths = np.array([one.num_targets for one in samples], int)
+    weights = aggregation(counts(lengths, np.array([one.group for one in samples], int)))
     num_verdicts = max(sum(len(one.verdicts) for one in samples), 1)
     if silent == "skip":
         heard = [i for i, one in enumerate(samples) if one.advantage]

@@ -1,4 +1,4 @@
-"""Images on their way into a micro-batch: a frozen tower's features, or patches for one that learns.
+"""Images on their way into a micro-batch: features of a frozen tower, or patches to learn from.
 
 Features come from the cache that the sampler fills too, so an image is encoded once for both. A
 tower that learns is part of the differentiated program: it gets the patches of each distinct image

@@ -44,9 +44,8 @@ def target_scores(
     @jax.checkpoint
     def scores_of(states: Float[Array, "b c d"], ids: Int[Array, "b c"]) -> TargetScores:
         logits = jnp.einsum("bcd,dv->bcv", states, head, preferred_element_type=jnp.float32)
-        log_probs = jax.nn.log_softmax(
-            jax.vmap(lambda x: support(x, sampling, banned=banned))(logits)
-        )
+        kept = jax.vmap(lambda x: support(x, sampling, banned=jnp.asarray(banned)))(logits)
+        log_probs = jax.nn.log_softmax(kept)
         plain = jax.lax.stop_gradient(log_probs)
         entropy = -jnp.sum(jnp.where(plain > -jnp.inf, plain * jnp.exp(plain), 0), axis=-1)
         return TargetScores(jnp.take_along_axis(log_probs, ids[:, :, None], 2)[:, :, 0], entropy)

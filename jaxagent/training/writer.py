@@ -1,8 +1,8 @@
 """Scalars of a training: one JSON line a step in metrics.jsonl, and TensorBoard's event files.
 
-The file may hold several trainings one after the other (SFT, then RL); a line tells whose it is by the
-scalar `time/<name>`, the seconds that training has taken so far. One that is resumed after step k goes on
-from there: its later lines are cut off, so that the file reads as if it had never stopped.
+The file may hold several trainings one after the other (SFT, then RL); a line tells whose it is by
+the scalar `time/<name>`, the seconds that training has taken so far. One that is resumed after step
+k goes on from there: its later lines are cut off, and the file reads as if it had never stopped.
 """
 
 import json
