@@ -23,6 +23,8 @@ def get_config() -> ConfigDict:
     c.scoring = scoring()
     c.algorithm = algorithm()
     c.optimizer = optimizer()
+    c.packing = packing()
+    c.warm_start = warm_start()
     c.sft = sft()
     c.rl = rl()
     c.checkpoint = checkpoint()
@@ -122,10 +124,30 @@ def method() -> ConfigDict:
 def model() -> ConfigDict:
     """The policy."""
     c = ConfigDict()
-    c.folder = "shipped"  # a folder in Hugging Face format, or "shipped": the tiny cold start
-    c.dtype = "float32"  # of the parameters and of compute: one of "float32", "bfloat16"
-    c.freeze_vision = True  # no gradient into the vision tower, its merger and its deepstack
+    c.folder = "shipped"  # in Hugging Face format; "shipped": the tiny cold start; "new": random
+    c.dtype = "float32"  # of compute, one of "float32", "bfloat16"; parameters stay float32
+    c.vision = "frozen"  # the vision tower is one of "frozen", "trained"
     c.remat = True  # recompute each layer in the backward pass instead of keeping its activations
+
+    c.sizes = ConfigDict()  # jaxagent/data/tiny_policy.py: of a "new" policy
+    c.sizes.vocab = 2048  # tokens, special ones included
+    c.sizes.width = 128  # of the text tower
+    c.sizes.layers = 3  # of the text tower
+    c.sizes.heads = 4  # query heads
+    c.sizes.kv_heads = 2  # key and value heads
+    c.sizes.head_size = 32  # of the text tower
+    c.sizes.mlp_width = 384  # of the text tower
+    c.sizes.tied = True  # one table for embedding and logits
+    c.sizes.vision_width = 128  # of the vision tower
+    c.sizes.vision_layers = 3  # of the vision tower
+    c.sizes.vision_heads = 4  # of the vision tower
+    c.sizes.vision_mlp_width = 384  # of the vision tower
+    c.sizes.patch = 16  # pixels of a patch's side; 2 x 2 patches make a token
+    c.sizes.positions = 16  # learnt positions of the vision tower
+    c.sizes.deepstack = (0, 1)  # vision layers whose features enter the first text layers
+    c.sizes.image_pixels = 64 * 64  # images are resized to about this area
+    c.sizes.context = 4096  # tokens that the policy's files declare
+    c.sizes.rope_theta = 1e4  # base of the rotary frequencies
     return c
 
 
@@ -148,7 +170,8 @@ def rollout() -> ConfigDict:
     c.sampling.top_p = 1.0  # the fewest tokens whose probabilities reach this sum are kept
     c.sampling.min_p = 0.0  # tokens kept are at least this fraction as likely as the likeliest
     c.context = 768  # tokens a dialogue may hold, prompt and observations included
-    c.slots = 64  # dialogues decoded side by side
+    c.slots = 64  # dialogues decoded side by side, on all replicas
+    c.replicas = 1  # devices of a host that each hold the parameters and a share of the slots
     c.decode_steps = (1, 8)  # tokens decoded a device call
     c.decode_rows = (16, 64)  # dialogues in a decode call; the last one covers all slots
     c.chunk_lengths = (32, 64, 128, 256)  # tokens of an appended chunk
@@ -189,7 +212,6 @@ def algorithm() -> ConfigDict:
     c.advantage = ""  # one of "centred", "standardised"
     c.aggregation = ""  # one of "token_mean", "sequence_mean", "group_token_mean"
     c.old = ""  # log-probs a ratio starts from: one of "sampler", "trainer", "current"
-    c.shuffle = "no"  # one of "no", "advantages" (a control: permuted over the batch)
     return c
 
 
@@ -207,28 +229,53 @@ def optimizer() -> ConfigDict:
     return c
 
 
+def packing() -> ConfigDict:
+    """How samples are packed into rows (jaxagent/training/batch.py): memory, never the result."""
+    c = ConfigDict()
+    c.row_lengths = (256, 512, 768, 1024)  # tokens of a row; the shortest that hold a batch
+    c.call_tokens = 4096  # tokens of a micro-batch, padding included
+    c.image_tokens = 1024  # tokens of the distinct images of a micro-batch
+    c.chunk = 128  # scored tokens of a row whose logits exist at a time
+    return c
+
+
+def warm_start() -> ConfigDict:
+    """The warm start of a new policy's vision tower (jaxagent/training/warm_start.py)."""
+    c = ConfigDict()
+    c.steps = 0  # 0 = none
+    c.batch = 96  # entities a step
+    c.learning_rate = 1.5e-3  # at its peak
+    c.views = 32  # different views of an entity by each artist
+    c.levels = ("L1", "L2", "L3", "L2")  # take turns among the views
+    c.query_share = 0.5  # of the training entities' views that the query artist drew
+    c.twisted = 0.5  # share of pairs that show a flag that exists nowhere, the same in both images
+    return c
+
+
 def sft() -> ConfigDict:
-    """Supervised training on traces of the scripted expert."""
+    """Supervised training on traces of the scripted expert (jaxagent/training/sft.py)."""
     c = ConfigDict()
     c.steps = 0  # updates; 0 = skip supervised training
-    c.batch = 64  # dialogues an update
     c.minutes = 0.0  # stop after this many minutes of training; 0 = by steps alone
-    c.verdict_weight = 1.0  # weight of the same / different target after each candidate image
-    c.reject_rate = 0.3  # share of traces whose first batch lacks the true entity
+    c.batch = 64  # dialogues an update
+    c.verdict_weight = 1.0  # of the same / different target after each candidate image
+    c.traces = 4096  # demonstrations asked for; a share is left out as not usable
+    c.fiction = 0.75  # share of single-hop traces told in a fictional world
+    c.single = 0.7  # share of single-hop questions
+    c.max_tokens = 384  # longer traces are left out
     return c
 
 
 def rl() -> ConfigDict:
-    """The outer loop of policy optimisation."""
+    """Policy optimisation (jaxagent/training/rl.py)."""
     c = ConfigDict()
     c.steps = 20  # rollouts, each followed by its updates; 0 = no policy optimisation
+    c.minutes = 0.0  # stop after this many minutes of training; 0 = by steps alone
     c.questions = 8  # questions a step
     c.samples = 8  # dialogues a question: the group
-    c.minutes = 0.0  # stop after this many minutes of training; 0 = by steps alone
-    c.epochs = 2  # passes over each rollout
-    c.minibatches = 1  # updates a pass
-    c.rows = 4  # packed rows a device call of the update: memory, never the result
-    c.row_length = 1024  # tokens a packed row
+    c.epochs = 1  # passes over each rollout
+    c.minibatches = 1  # updates a pass; groups stay whole
+    c.shuffle = "no"  # one of "no", "advantages" (a control: permuted over the batch)
     return c
 
 
@@ -249,7 +296,7 @@ def evaluation() -> ConfigDict:
     )
     c.samples = 1  # dialogues a question
     c.temperature = 0.0  # 0 = greedy
-    c.every = 0  # rl steps between evaluations while training; 0 = only before and after
+    c.when = ("before", "after")  # training: any of "before", "after"
     return c
 
 

@@ -11,7 +11,7 @@ from configs import base
 def get_config():
     c = base.get_config()
     c.model.folder = "new"
-    c.model.freeze_vision = False
+    c.model.vision = "trained"
     c.optimizer.learning_rate = 1e-3
     c.optimizer.schedule = "cosine"
     c.sft.steps = 2000

@@ -24,7 +24,7 @@ def sweep():
     for seed in range(3):
         yield {"name": f"grpo-{seed}", "seed": seed}
     for seed in range(3):
-        yield {"name": f"shuffled-{seed}", "seed": seed, "algorithm.shuffle": "advantages"}
+        yield {"name": f"shuffled-{seed}", "seed": seed, "rl.shuffle": "advantages"}
     for seed in range(3):
         yield {
             "name": f"sft-{seed}",
@@ -32,4 +32,5 @@ def sweep():
             "rl.steps": 0,
             "sft.steps": 1_000_000,
             "sft.minutes": MINUTES,
+            "optimizer.warmup": 0.0,
         }

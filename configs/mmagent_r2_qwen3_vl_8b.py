@@ -24,7 +24,8 @@ def get_config():
     c.rollout.kernel = "batch"
     c.optimizer.learning_rate = 1e-6
     c.rl.steps = 292
-    c.rl.epochs = 1
-    c.rl.row_length = 16384
+    c.packing.row_lengths = (4096, 8192, 16384)
+    c.packing.call_tokens = 65536
+    c.packing.image_tokens = 32768
     c.sharding.fsdp = 16
     return c

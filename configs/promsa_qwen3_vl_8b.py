@@ -23,7 +23,9 @@ def get_config():
     c.rollout.kernel = "batch"
     c.optimizer.learning_rate = 1e-6
     c.rl.steps = 351
-    c.rl.row_length = 32768
+    c.packing.row_lengths = (8192, 16384, 32768)
+    c.packing.call_tokens = 65536
+    c.packing.image_tokens = 32768
     c.sharding.fsdp = 16
     return c
 

@@ -12,12 +12,18 @@ from jaxagent.agents.promsa import ProMSA
 from jaxagent.cli.configs import base_config, experiments, flattened_text, like, read_config
 from jaxagent.cli.records import at, record
 from jaxagent.data.config import FlagsConfig
+from jaxagent.data.tiny_policy import PolicySizes
 from jaxagent.retrieval.hits import IndexConfig
 from jaxagent.rollout.config import RolloutConfig
 from jaxagent.rollout.sampling import Sampling
 from jaxagent.scoring.rewards import MMAgentR2Reward, ProMSAReward
 from jaxagent.sharding import MeshSizes
+from jaxagent.training.batch import PackingConfig
+from jaxagent.training.demonstrations import Demonstrations
 from jaxagent.training.optimizer import OptimizerConfig
+from jaxagent.training.rl import RLConfig
+from jaxagent.training.sft import SFTConfig
+from jaxagent.training.warm_start import WarmStart
 
 GOLDEN = Path(__file__).parent / "golden" / "configs"
 NAMES = experiments()
@@ -32,7 +38,9 @@ RECORDS = {
     "rollout.sampling": Sampling,
     "scoring.mmagent_r2": MMAgentR2Reward,
     "scoring.promsa": ProMSAReward,
+    "model.sizes": PolicySizes,
     "optimizer": OptimizerConfig,
+    "warm_start": WarmStart,
 }
 """Groups that are exactly the fields of a layer's record."""
 
@@ -87,6 +95,15 @@ def test_an_int_does_not_become_a_float_nor_a_tuple_change_its_items():
 def test_a_group_has_exactly_the_fields_of_its_record(path: str):
     fields = {field.name for field in dataclasses.fields(RECORDS[path])}
     assert set(at(base_config(), path)) == fields
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("rl", RLConfig), ("sft", SFTConfig), ("sft", Demonstrations), ("packing", PackingConfig)],
+)
+def test_a_group_holds_its_records_fields_but_those_given_elsewhere(path: str, kind: type):
+    fields = {field.name for field in dataclasses.fields(kind)}
+    assert fields - set(at(base_config(), path)) <= {"seed", "min_rows"}
 
 
 @pytest.mark.parametrize("path", RECORDS)

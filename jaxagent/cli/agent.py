@@ -4,15 +4,18 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from jaxagent.cli import build
+from jaxagent.cli.cold_start import new_policy
 from jaxagent.cli.errors import told
 from jaxagent.cli.progress import Progress
 from jaxagent.cli.records import record
+from jaxagent.cli.work import WorkFolder
 from jaxagent.evaluation import Protocol, chosen, evaluated
 from jaxagent.processing.policy import Policy
 from jaxagent.rollout.config import RolloutConfig
@@ -24,6 +27,13 @@ from jaxagent.trees import Params
 from jaxagent.types import Question, Trajectory
 
 
+class AgentWithParams(NamedTuple):
+    """An agent, and the parameters that it starts from."""
+
+    agent: "Agent"
+    params: Params
+
+
 @dataclass(frozen=True, kw_only=True)
 class Agent:
     """A policy with its method, in its world. Parameters come apart, as everywhere."""
@@ -32,6 +42,10 @@ class Agent:
     world: build.World
     policy: Policy
     reward: Reward
+
+    def patches(self, key: str) -> Float[np.ndarray, "p c"]:
+        """An image as the vision tower takes it."""
+        return self.policy.image_processor.patches(self.world.images(key)).values
 
     def engine(self, *, sampling: Sampling | None = None) -> Engine:
         """The engine that rolls the policy out; `sampling` in place of the config's."""
@@ -105,8 +119,13 @@ class Agent:
             return chosen(found, protocol)
 
 
-def assemble(config: ConfigDict, world: build.World) -> tuple[Agent, Params]:
-    """The agent and the parameters of its policy's folder."""
-    loaded = build.policy(config)
+def assemble(
+    config: ConfigDict, world: build.World, folder: WorkFolder, progress: Progress
+) -> AgentWithParams:
+    """The agent and the parameters that it starts from; a new policy is made and warmed up."""
+    new = config.model.folder == "new"
+    loaded = build.policy(
+        config, folder=new_policy(config, world, folder, progress) if new else None
+    )
     agent = Agent(config=config, world=world, policy=loaded.policy, reward=build.reward(config))
-    return agent, loaded.params
+    return AgentWithParams(agent, loaded.params)

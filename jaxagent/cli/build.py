@@ -4,7 +4,7 @@ A new method is a row of `METHODS`; nothing else here knows methods apart.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -82,11 +82,11 @@ def kb_folder(config: ConfigDict, workdir: Path) -> Path:
 
 def open_world(config: ConfigDict, folder: WorkFolder, progress: Progress) -> World:
     """The benchmark and its knowledge base, built where they are missing or half built."""
-    settings = record(chosen(config.data.name, DATA, "data.name"), config, "data.flags")
+    flags = record(chosen(config.data.name, DATA, "data.name"), config, "data.flags")
     indices = record(KnowledgeBaseConfig, config, "retrieval")
     root = kb_folder(config, folder.root)
     with told():
-        benchmark = build_benchmark(root, settings, progress)
+        benchmark = build_benchmark(root, flags, progress)
         images = FlagImages(root, size=config.data.image_side)
         base = knowledge_base.build(
             root / "base",
@@ -105,10 +105,15 @@ def encoders(config: ConfigDict) -> Encoders:
     return open_encoders(config.retrieval.image_encoder, None if text == "lexical" else text)
 
 
+def settings(config: ConfigDict) -> mmagent_r2.MMAgentR2 | promsa.ProMSA:
+    """The settings of the config's method."""
+    row = chosen(config.method.name, METHODS, "method.name")
+    return record(row.settings, config, f"method.{config.method.name}")
+
+
 def method(config: ConfigDict) -> Method:
     """The agent's method with the config's settings."""
-    row = chosen(config.method.name, METHODS, "method.name")
-    return row.method(record(row.settings, config, f"method.{config.method.name}"))
+    return METHODS[config.method.name].method(settings(config))
 
 
 def reward(config: ConfigDict) -> Reward:
@@ -123,10 +128,12 @@ def tools(config: ConfigDict, base: KnowledgeBase) -> Tools:
     return all_tools(base, summarise)
 
 
-def policy(config: ConfigDict) -> LoadedPolicy:
-    """The policy that training starts from, or that is evaluated as it is."""
+def policy(config: ConfigDict, *, folder: Path | None = None) -> LoadedPolicy:
+    """The config's policy in float32, or the one in `folder`."""
     with told():
-        return load_policy(policy_folder(config.model.folder), dtype=config.model.dtype)
+        loaded = load_policy(folder or policy_folder(config.model.folder))
+    model = replace(loaded.policy.model, remat=config.model.remat)
+    return LoadedPolicy(replace(loaded.policy, model=model), loaded.params)
 
 
 def policy_folder(name: str) -> Path:
@@ -137,7 +144,7 @@ def policy_folder(name: str) -> Path:
     if not folder.is_dir():
         raise UserError(
             f"There is no policy folder {folder}. Give config.model.folder a folder in Hugging "
-            "Face format (config.json, *.safetensors, tokenizer.json), or 'shipped'."
+            "Face format (config.json, *.safetensors, tokenizer.json), 'shipped' or 'new'."
         )
     return folder
 

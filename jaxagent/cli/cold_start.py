@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from jaxagent.agents import mmagent_r2, promsa
+from jaxagent.agents import mmagent_r2
 from jaxagent.cli import build
 from jaxagent.cli.progress import Progress
 from jaxagent.cli.records import record
@@ -30,9 +30,7 @@ from jaxagent.weights.folder import write_policy
 
 logger = logging.getLogger(__name__)
 TAGS = tuple(
-    f"<{slash}{tag}>"
-    for tag in ("reason", "thinking", *mmagent_r2.TAGS)
-    for slash in ("", "/")
+    f"<{slash}{tag}>" for tag in ("reason", "thinking", *mmagent_r2.TAGS) for slash in ("", "/")
 )
 """Tags that get a token of their own, as Qwen's `<tool_call>` has one."""
 WIRE = (
@@ -52,8 +50,9 @@ def new_policy(
     if (path / "model.safetensors").exists():
         return path
     draft = folder.root / "policy.draft"
+    sizes = record(PolicySizes, config, "model.sizes")
     texts = [*benchmark_texts(world.benchmark.folder), *WIRE * WIRE_REPEATS]
-    make_policy_folder(draft, texts, sizes=PolicySizes(), seed=config.seed, words=TAGS)
+    make_policy_folder(draft, texts, sizes=sizes, seed=config.seed, words=TAGS)
     policy, params = load_policy(draft)
     settings = record(WarmStart, config, "warm_start")
     if settings.steps:

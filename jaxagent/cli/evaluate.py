@@ -26,7 +26,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     folder = open_work_folder(options.workdir)
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
-        agent, params = assemble(config, world)
+        agent, params = assemble(config, world, folder, bars)
         rows = agent.evaluate(params, progress=bars)
     write_rows(folder.dialogues(options.name), rows)
     runs = {options.name: summary(rows)}

@@ -10,10 +10,11 @@ import argparse
 from collections.abc import Sequence
 
 from jaxagent.cli import build
+from jaxagent.cli.agent import assemble
 from jaxagent.cli.configs import config_flags, read_config
+from jaxagent.cli.learning import trained
 from jaxagent.cli.progress import Bars
 from jaxagent.cli.report import page_of_run
-from jaxagent.cli.train import trained
 from jaxagent.cli.work import claim, open_work_folder
 from jaxagent.report.run import headlines, scalar_curves
 
@@ -42,7 +43,8 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     claim(folder, config)
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
-        result = trained(config, world, folder, bars)
+        agent, params = assemble(config, world, folder, bars)
+        result = trained(agent, params, folder, bars)
     page = page_of_run(folder, config, output=folder.report)
     print()
     for figure in headlines(result.before, result.after, list(scalar_curves(result.scalars))):

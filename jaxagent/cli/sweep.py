@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxagent.cli import build
+from jaxagent.cli.agent import assemble
 from jaxagent.cli.configs import config_flags, read_config
 from jaxagent.cli.errors import UserError
+from jaxagent.cli.learning import trained
 from jaxagent.cli.progress import Bars
 from jaxagent.cli.report import versions
-from jaxagent.cli.train import trained
 from jaxagent.cli.work import WorkFolder, claim, open_work_folder
 from jaxagent.report.results import append_result, read_results, result_line
 
@@ -68,7 +69,8 @@ def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -
     started = time.monotonic()
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
-        result = trained(config, world, folder, bars)
+        agent, params = assemble(config, world, folder, bars)
+        result = trained(agent, params, folder, bars)
     return result_line(
         name=name,
         config=config_name,

@@ -3,6 +3,8 @@
 config.json            the resolved config, one flat field a line
 kb/                    the benchmark and its knowledge base (shared by the runs of a sweep)
 checkpoints/  logs/    of the training; logs holds metrics.jsonl and TensorBoard's files
+policy/                a new policy as it began (Hugging Face format)
+trained/               the policy after training (Hugging Face format)
 evaluation/            before.jsonl and after.jsonl, one dialogue a line
 compiled/              JAX's persistent compilation cache
 report.html
@@ -45,6 +47,10 @@ class WorkFolder:
     @property
     def metrics(self) -> Path:
         return self.logs / "metrics.jsonl"
+
+    @property
+    def trained(self) -> Path:
+        return self.root / "trained"
 
     @property
     def report(self) -> Path:

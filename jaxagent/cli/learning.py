@@ -1,0 +1,240 @@
+"""The stages of a run over one work folder, each resumable: warm start, SFT, RL, evaluation.
+
+    policy's folder, or a new one ─► before ─► SFT ─► RL ─► after ─► trained/ (Hugging Face)
+
+A stage whose result lies in the folder is not run again, so the same command goes on after a stop.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from jaxagent.algorithms.table import Algorithm, algorithm
+from jaxagent.cli import build
+from jaxagent.cli.agent import Agent
+from jaxagent.cli.cold_start import lessons
+from jaxagent.cli.errors import UserError, told
+from jaxagent.cli.progress import Bars
+from jaxagent.cli.records import record
+from jaxagent.cli.work import WorkFolder
+from jaxagent.evaluation import Row, read_rows, write_rows
+from jaxagent.report.run import read_scalars
+from jaxagent.rollout.engine import Engine
+from jaxagent.sharding import MeshSizes, make_mesh, policy_rules
+from jaxagent.training.batch import PackingConfig, PictureSource, Shape
+from jaxagent.training.loop import Finished, Run
+from jaxagent.training.optimizer import OptimizerConfig, make_optimizer
+from jaxagent.training.pictures import frozen_pictures, patch_pictures
+from jaxagent.training.rl import RLConfig, engine_sampler, train_rl
+from jaxagent.training.sft import SFTConfig, shuffled, train_sft
+from jaxagent.training.step import StepConfig, Update, merged
+from jaxagent.trees import Params
+from jaxagent.weights.folder import write_policy
+
+VISION = r"^vision/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What a run left: its evaluations, its scalars, and the trained parameters."""
+
+    params: Params
+    before: list[Row]
+    after: list[Row]
+    scalars: list[dict]
+
+    @property
+    def rewards(self) -> list[float]:
+        """The mean reward of every RL step."""
+        return [row["reward/total"] for row in self.scalars if "reward/total" in row]
+
+
+def trained(agent: Agent, params: Params, folder: WorkFolder, bars: Bars) -> Trained:
+    """The whole run that the agent's config asks for."""
+    config = agent.config
+    before = evaluated_once(agent, params, folder, "before", bars)
+    learning = Learning(agent, folder, bars)
+    if config.sft.steps:
+        params = learning.supervised(params)
+    if config.rl.steps:
+        params = learning.optimised(params)
+    after = evaluated_once(agent, params, folder, "after", bars)
+    if config.sft.steps or config.rl.steps:
+        write_policy(
+            folder.trained, agent.policy.model.config, params, template=agent.policy.folder
+        )
+    return Trained(params=params, before=before, after=after, scalars=read_scalars(folder.metrics))
+
+
+def evaluated_once(
+    agent: Agent, params: Params, folder: WorkFolder, when: str, bars: Bars
+) -> list[Row]:
+    """The rows of the evaluation `before` or `after`, from the folder if they are there."""
+    if when not in agent.config.evaluation.when:
+        return []
+    path = folder.dialogues(when)
+    if not path.exists():
+        write_rows(path, agent.evaluate(params, progress=partial(bars, note=when)))
+    return read_rows(path)
+
+
+@dataclass(frozen=True)
+class Learning:
+    """An agent's training in a work folder."""
+
+    agent: Agent
+    folder: WorkFolder
+    bars: Bars
+
+    @property
+    def config(self) -> ConfigDict:
+        return self.agent.config
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        return (VISION,) if self.config.model.vision == "frozen" else ()
+
+    @cached_property
+    def mesh(self) -> jax.sharding.Mesh:
+        with told(ValueError):
+            return make_mesh(record(MeshSizes, self.config, "sharding"))
+
+    @cached_property
+    def engine(self) -> Engine:
+        """One for sampling and for the features of a frozen tower."""
+        return self.agent.engine()
+
+    def supervised(self, params: Params) -> Params:
+        """The parameters after SFT on the expert's traces."""
+        settings = self.config.sft
+        with told(ValueError):
+            traces = shuffled(
+                list(lessons(self.config, self.agent.world, self.agent.policy, self.bars)),
+                self.record(SFTConfig, "sft"),
+            )
+        no_and_yes = [self.agent.policy.chat.plain(word)[0] for word in ("no", "yes")]
+        update = self.update(
+            algorithm("sft"), settings.steps, temperature=1.0, verdict_ids=tuple(no_and_yes)
+        )
+        finished = train_sft(
+            update.learner(params),
+            update=update,
+            traces=traces,
+            pictures=self.pictures,
+            ladder=self.ladder,
+            config=self.record(SFTConfig, "sft"),
+            to=self.run("sft", settings.steps, settings.minutes),
+            progress=self.bars,
+        )
+        return self.params(finished)
+
+    def optimised(self, params: Params) -> Params:
+        """The parameters after policy optimisation."""
+        settings = self.config.rl
+        limits = self.record(RLConfig, "rl")
+        with told(ValueError):
+            sampler = engine_sampler(self.engine, limits, frozen_vision=bool(self.frozen))
+            row = chosen_algorithm(self.config)
+        update = self.update(
+            row,
+            settings.steps * limits.epochs * limits.minibatches,
+            temperature=self.config.rollout.sampling.temperature,
+        )
+        finished = train_rl(
+            update.learner(params),
+            update=update,
+            questions=build.training_questions(self.config, self.agent.world),
+            sample_groups=lambda params, *rest: sampler(self.computed(params), *rest),
+            reward=self.agent.reward,
+            pictures=self.pictures,
+            ladder=self.ladder,
+            config=limits,
+            to=self.run("rl", settings.steps, settings.minutes),
+            progress=self.bars,
+        )
+        return self.params(finished)
+
+    def record(self, kind: type, path: str):
+        return record(kind, self.config, path, seed=self.config.seed)
+
+    def update(
+        self, row: Algorithm, num_updates: int, *, temperature: float, verdict_ids=None
+    ) -> Update:
+        """The update of an algorithm, compiled when it is first run."""
+        policy = self.agent.policy
+        return Update(
+            model=policy.model,
+            algorithm=row,
+            optimizer=make_optimizer(
+                record(OptimizerConfig, self.config, "optimizer"), num_updates
+            ),
+            mesh=self.mesh,
+            rules=policy_rules(tied=policy.model.config.text.tied),
+            config=StepConfig(
+                chunk=self.config.packing.chunk,
+                temperature=temperature,
+                banned=policy.chat.banned_ids,
+                frozen=self.frozen,
+                verdict_ids=verdict_ids,
+                dtype=self.config.model.dtype,
+            ),
+        )
+
+    @cached_property
+    def ladder(self) -> list[Shape]:
+        rows = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+        return record(PackingConfig, self.config, "packing", min_rows=rows).ladder()
+
+    def pictures(self, params: Params) -> PictureSource:
+        """Images for the update: features of a frozen tower, patches for one that learns."""
+        if self.frozen:
+            return frozen_pictures(self.engine.features, params)
+        policy = self.agent.policy
+        return partial(patch_pictures, self.agent.patches, policy.model.config.vision.merge)
+
+    def computed(self, params: Params) -> Params:
+        """The parameters in the dtype that is computed in."""
+        return jax.tree.map(lambda leaf: leaf.astype(jnp.dtype(self.config.model.dtype)), params)
+
+    def run(self, name: str, steps: int, minutes: float) -> Run:
+        return Run(
+            name=name,
+            folder=self.folder.root,
+            steps=steps,
+            seconds=60 * minutes,
+            save_every=self.config.checkpoint.every,
+            keep=self.config.checkpoint.keep,
+        )
+
+    def params(self, finished: Finished) -> Params:
+        """The whole tree; a run that was told to stop ends here, saved."""
+        if finished.reason == "SIGTERM":
+            raise UserError("Told to stop; the last step is saved and the same command resumes.")
+        return merged(finished.learner.params, finished.learner.frozen)
+
+
+def chosen_algorithm(config: ConfigDict) -> Algorithm:
+    """The config's algorithm with what it gives in place of the algorithm's own.
+
+    Raises:
+        ValueError: a word or a tuple that the table does not take.
+    """
+    given = config.algorithm
+    if given.clip and len(given.clip) != 2:
+        raise ValueError(f"config.algorithm.clip is {given.clip}; it is (low, high) or ().")
+    names = ("c", "alpha", "offset")
+    if given.horizon and len(given.horizon) != len(names):
+        raise ValueError(
+            f"config.algorithm.horizon is {given.horizon}; it is (c, alpha, offset) or ()."
+        )
+    return algorithm(
+        given.name,
+        clip=given.clip or None,
+        horizon=dict(zip(names, given.horizon, strict=True)) if given.horizon else None,
+        advantage=given.advantage or None,
+        aggregation=given.aggregation or None,
+        old=given.old or None,
+    )
