@@ -8,9 +8,9 @@ learn is what carries over to countries it never met: compare the images, copy t
     twist5/view:td:twemoji:L2:17   a query view, twisted
     twist5/kb:td                   the base's image under the same twist
 
-Twists act on pixels and number 24: six orders of the colour channels, mirrored or not, turned upside
-down or not; twist 0 changes nothing. The tools are asked in the real world and their answers are
-translated. Only training entities appear, so none is known by its absence.
+Twists act on pixels and number 24: six orders of the colour channels, mirrored or not, turned
+upside down or not; twist 0 changes nothing. The tools are asked in the real world and their answers
+are translated. Only training entities appear, so none is known by its absence.
 """
 
 import hashlib
@@ -135,7 +135,9 @@ def fictional_tools(
 
     def translated(tool: Tool) -> Tool:
         def answer(calls: Sequence[ToolCall]) -> list[Result]:
-            results = tool([_real_call(call, fictions.get(call.question.data_id)) for call in calls])
+            results = tool(
+                [_real_call(call, fictions.get(call.question.data_id)) for call in calls]
+            )
             return [
                 fictions[call.question.data_id].found(result)
                 if isinstance(result, Found) and call.question.data_id in fictions

@@ -70,7 +70,7 @@ def demonstrations(
     chunk: int = 256,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Iterator[Trajectory]:
-    """Usable traces, in the order in which they were drawn; `progress` hears how many were tried."""
+    """Usable traces, in the order in which they were drawn; `progress` hears of the tried."""
     rng = np.random.default_rng((config.seed, 7))
     words = name_words([passage.text for passage in stage.passages.values()])
     for start in range(0, config.traces, chunk):
