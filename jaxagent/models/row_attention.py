@@ -2,10 +2,11 @@
 
     m' = max(m, max s),  l' = e^(m - m') l + sum e^(s - m'),  o' = e^(m - m') o + e^(s - m') v
 
-for the scores s of one block of slots after the other; the result is o / l. A row reads as many blocks as
-it has filled, so rows of different lengths share a call and nothing is padded to the longest; the scores of
-a block stay in a core's cache. Rows follow one another: this is the form for CPUs. An accelerator wants
-all rows at once (`attention.attention` over a common length, or a paged kernel).
+for the scores s of one block of slots after the other; the result is o / l. A row reads as many
+blocks as it has filled, so rows of different lengths share a call and nothing is padded to the
+longest; the scores of a block stay in a core's cache. Rows follow one another: this is the form for
+CPUs. An accelerator wants all rows at once (`attention.attention` over a common length, or a paged
+kernel).
 """
 
 import jax

@@ -1,1 +1,1 @@
-"""Dialogues from questions: sampling, the KV cache, and the one event loop that runs every method."""
+"""Dialogues from questions: sampling, the KV cache, the one event loop that runs every method."""

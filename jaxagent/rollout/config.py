@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from jaxagent.models.qwen3_vl import CacheKernel
 from jaxagent.rollout.sampling import Sampling
 
 
@@ -13,13 +14,14 @@ class RolloutConfig:
 
     Args:
         context: tokens that one dialogue may hold, observations included.
-        slots: dialogues that are decoded side by side.
+        slots: dialogues that are decoded side by side, on all replicas.
+        replicas: devices of this host that each hold the parameters and a share of the slots.
         decode_steps: tokens decoded by one device call.
-        decode_rows: dialogues in one decode call; the last rung covers all slots.
+        rows: dialogues in one device call, for each replica.
         chunk_lengths: tokens of an appended chunk; a longer one is appended in several.
-        chunk_rows: chunks appended together.
         image_rows: images encoded together.
-        span_step: attention reads this many cache slots, or a multiple of it.
+        kernel: how attention reads the cache: "row" for CPUs, "batch" for accelerators.
+        span_step: the "batch" kernel reads this many slots, or a multiple of it.
         deterministic: gather tool answers at fixed points of the schedule, not as they arrive.
         tool_seconds: deadline of a batch of tool calls.
         tool_retries: further tries of a single call that raises.
@@ -30,11 +32,12 @@ class RolloutConfig:
     sampling: Sampling = field(default_factory=Sampling)
     context: int = 768
     slots: int = 64
+    replicas: int = 1
     decode_steps: tuple[int, ...] = (1, 8)
-    decode_rows: tuple[int, ...] = (16, 64)
+    rows: tuple[int, ...] = (8, 32)
     chunk_lengths: tuple[int, ...] = (32, 64, 128, 256)
-    chunk_rows: tuple[int, ...] = (4, 16, 64)
     image_rows: tuple[int, ...] = (1, 16, 64)
+    kernel: CacheKernel = "row"
     span_step: int = 128
     deterministic: bool = True
     tool_seconds: float = 30.0
@@ -43,17 +46,31 @@ class RolloutConfig:
     feature_bytes: int = 2**30
 
     def __post_init__(self) -> None:
-        for name in ("decode_steps", "decode_rows", "chunk_lengths", "chunk_rows", "image_rows"):
+        for name in ("decode_steps", "rows", "chunk_lengths", "image_rows"):
             ladder = getattr(self, name)
             if not ladder or ladder[0] < 1 or list(ladder) != sorted(set(ladder)):
                 raise ValueError(
                     f"rollout.{name} is {ladder}; it must hold ascending sizes of at least 1."
                 )
-        for name in ("context", "slots", "span_step"):
+        for name in ("context", "slots", "replicas", "span_step"):
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.slots % self.replicas:
+            raise ValueError(
+                f"rollout.slots is {self.slots}; it must be a multiple of {self.replicas} replicas."
+            )
 
 
 def rung(ladder: tuple[int, ...], size: int) -> int:
     """The first rung that holds `size`, or the last one."""
     return next((one for one in ladder if one >= size), ladder[-1])
+
+
+def piece(ladder: tuple[int, ...], size: int) -> int:
+    """The rung for the first piece of `size`: in two pieces when that pads less than in one.
+
+    ladder 32 64 128, size 70      64, with 32 for the rest, pads to 96 and not to 128
+    """
+    whole = rung(ladder, size)
+    below = max((one for one in ladder if one < min(whole, size)), default=0)
+    return below if below and below + rung(ladder, size - below) < whole else whole

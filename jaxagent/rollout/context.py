@@ -1,4 +1,4 @@
-"""The tokens of one dialogue as they grow: what the policy reads, what it wrote, and where images stand.
+"""The tokens of one dialogue as they grow: what was read, what was written, where images stand.
 
     prompt · turn · observation · turn · …          one row of tokens, never tokenised twice
     written  0 · 1 · 0 · 1                          True on what the policy sampled
@@ -45,6 +45,11 @@ class Context:
     def room(self) -> int:
         """Tokens that still fit."""
         return self.length - self.size
+
+    @property
+    def unfed_images(self) -> list[ImageSpan]:
+        """The images that are yet to be fed, or a part of them."""
+        return [image for image in self.images if image.start + self.num_tokens(image) > self.fed]
 
     def append(self, ids: Sequence[int], images: Sequence[ImageSpan] = ()) -> None:
         """Adds tokens of the environment; `images` count from the first of them."""

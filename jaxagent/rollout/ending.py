@@ -1,9 +1,10 @@
 """Where a policy's turn ends: at the first token that completes a stop string, or at the end token.
 
-A stop string need not be a token and may straddle several. The token that completes it belongs to the
-turn, whole; the text of the turn ends with the stop string, whatever else that token spells:
+A stop string need not be a token and may straddle several. The token that completes it belongs to
+the turn, whole; the text of the turn ends with the stop string, whatever else that token spells:
 
-    tokens   Par|is</|answer>\\n|The    stop "</answer>"    turn   Par|is</|answer>\\n    text   Paris</answer>
+    tokens   Par|is</|answer>\\n|The    stop "</answer>"    turn   Par|is</|answer>\\n    text
+    Paris</answer>
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +29,8 @@ def ending(
 ) -> Ending | None:
     """The ending among the tokens that follow the first `num_old` of a turn, or None.
 
-    The first `num_old` tokens are known to hold none. Only the new tokens are decoded, with as many old
-    ones as a stop string may straddle (a token spells at least one byte).
+    The first `num_old` tokens are known to hold none. Only the new tokens are decoded, with as many
+    old ones as a stop string may straddle (a token spells at least one byte).
     """
     num = len(ids)
     end = next((at for at in range(num_old, num) if ids[at] == end_id), num)

@@ -9,12 +9,16 @@ starts with no slot held, so nothing of older weights is read.
 from collections.abc import Sequence
 
 import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from jaxagent.agents.protocol import Method, Tools
 from jaxagent.models.attention import KVCache
 from jaxagent.processing.policy import Policy
 from jaxagent.rollout.compilations import num_compilations
 from jaxagent.rollout.config import RolloutConfig
+from jaxagent.rollout.decode import CACHE, REPLICA
 from jaxagent.rollout.features import FeatureCache
 from jaxagent.rollout.loop import Loop, Rollout
 from jaxagent.rollout.sampling import noise_key
@@ -41,6 +45,7 @@ class Engine:
         self.features = FeatureCache(
             policy, images, image_rows=config.image_rows, max_bytes=config.feature_bytes
         )
+        self.mesh = Mesh(np.array(jax.local_devices()[: config.replicas]), (REPLICA,))
         self._cache: KVCache | None = None
 
     def run(
@@ -67,9 +72,8 @@ class Engine:
             KeyError: an image of a question or an observation is missing.
         """
         compiled = num_compilations()
-        device = jax.local_devices()[0]
         weights = Weights(
-            params=jax.device_put(params, device),
+            params=jax.device_put(params, NamedSharding(self.mesh, P())),
             version=version,
             vision_version=version if vision_version is None else vision_version,
         )
@@ -77,6 +81,7 @@ class Engine:
             self.policy,
             weights,
             self._taken_cache(weights.params),
+            mesh=self.mesh,
             features=self.features,
             config=self.config,
             key=noise_key(seed, step),
@@ -100,4 +105,5 @@ class Engine:
         dtype = jax.tree.leaves(params)[0].dtype
         if cache is None or cache.pages.dtype != dtype:
             cache = self.policy.model.new_cache(self.config.slots, self.config.context, dtype)
+            cache = jax.device_put(cache, KVCache(NamedSharding(self.mesh, CACHE.pages)))
         return cache

@@ -1,8 +1,8 @@
 """Image features on the host, kept by image and weight version within a bound of bytes.
 
-An image is encoded once while it stays: by all samples of a group, all turns and, with a frozen tower,
-all steps. What is missing is encoded in batches of one grid. The least recently used features go first;
-a new version drops those of every other.
+An image is encoded once while it stays: by all samples of a group, all turns and, with a frozen
+tower, all steps. What is missing is encoded in batches of one grid. The least recently used
+features go first; a new version drops those of every other.
 """
 
 from collections import OrderedDict, defaultdict

@@ -4,17 +4,17 @@
                 │                                                   │
                 └◄─ next dialogue ◄─ Done ◄────────────────────────┼─► Call ─► Returned ─► advance
 
-One turn of the loop fills free slots, appends what the environment said, lets the generator write some
-tokens in every slot that is being written in, and then gathers the tools' answers. Tools run beside the
-generator: calls of one turn are answered at the end of the next one (`deterministic`), or whenever they
-are ready. All order comes from the dialogues' numbers, never from time or slots.
+One turn of the loop fills free slots, appends what the environment said, lets the generator write
+some tokens in every slot that is being written in, and then gathers the tools' answers. Tools run
+beside the generator: calls of one turn are answered at the end of the next one (`deterministic`),
+or whenever they are ready. All order comes from the dialogues' numbers, never from time or slots.
 
-An observation that does not fit is not appended, images and placeholders alike; its dialogue is closed
-and marked truncated.
+An observation that does not fit is not appended, images and placeholders alike; its dialogue is
+closed and marked truncated.
 """
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -41,6 +41,7 @@ from jaxagent.processing.chat import Chat, ImageGrid, Piece
 from jaxagent.rollout.config import RolloutConfig
 from jaxagent.rollout.context import Context, num_environment_tokens
 from jaxagent.rollout.ending import Ending, ending
+from jaxagent.rollout.seats import Seats
 from jaxagent.rollout.tools import Workers, check_tools
 from jaxagent.types import Dialogue, Question, Trajectory
 
@@ -79,12 +80,16 @@ class Spoken(NamedTuple):
 
 
 class Generator(Protocol):
-    """What writes the policy's turns, for at most `slots` dialogues at once."""
+    """What writes the policy's turns, for at most `slots` dialogues at once.
+
+    Slots are divided evenly among `replicas`; the samples of a question sit on one of them.
+    """
 
     slots: int
+    replicas: int
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Feeds every token but the last of each row's context; `context.fed` says so afterwards."""
+        """Feeds all tokens but the last of each row's context; `context.fed` says so afterwards."""
 
     def speak(self, rows: Sequence[Row]) -> list[Spoken]:
         """One or more further tokens for each row. The loop keeps those up to the turn's end."""
@@ -131,17 +136,19 @@ class Loop:
     def run(self, questions: Sequence[Question], *, samples: int) -> Rollout:
         """Every question asked `samples` times."""
         started = time.monotonic()
-        waiting = deque(
-            (number, question, number % samples)
-            for number, question in enumerate(q for q in questions for _ in range(samples))
+        seats = Seats(
+            self.generator.slots,
+            replicas=self.generator.replicas,
+            groups=[[(g, m) for m in range(samples)] for g in range(len(questions))],
         )
-        free = deque(range(self.generator.slots))
-        while waiting or self.rows:
-            while waiting and free:
-                self._admit(*waiting.popleft(), slot=free.popleft())
+        while True:
+            for (g, m), slot in seats.seated():
+                self._admit(g * samples + m, questions[g], m, slot=slot)
+            if not self.rows:
+                break
             self._turn()
             for number in sorted(self.finished.keys() & self.rows.keys()):
-                free.append(self.rows.pop(number).slot)
+                seats.leave(self.rows.pop(number).slot)
         numbers = range(len(questions) * samples)
         done = [self.finished[number] for number in numbers]
         groups = [done[at : at + samples] for at in range(0, len(done), samples)]
@@ -206,7 +213,7 @@ class Loop:
             self._handle(row, Returned(request=call, result=results[at]))
 
     def _open_turn(self, row: Row, request: Generate) -> None:
-        """Appends the environment's text and the prime, if a token of the policy fits behind them."""
+        """Appends the observation and the prime, if a token of the policy fits behind them."""
         context = row.context
         piece = self._piece(row, request)
         prime = self.chat.plain(request.prime) if request.prime else []

@@ -7,8 +7,8 @@ bisection over the 32 bits of a float, never by a sort, so that it is exact and 
 whatever the vocabulary. Tokens tied at a threshold stay together: top_k = 2 keeps three tokens when
 the second and third are equal.
 
-The noise of a token is a function of (seed, step, question, sample, position) alone. It knows nothing
-of slots, of the other rows or of the batch's size.
+The noise of a token is a function of (seed, step, question, sample, position) alone. It knows
+nothing of slots, of the other rows or of the batch's size.
 
 Left out: presence and repetition penalties.
 """
@@ -64,10 +64,14 @@ def drawn(
     *,
     banned: Bool[Array, " v"],
 ) -> Drawn:
-    """One token a row. Greedy choices are certain: their log-probability is 0."""
+    """One token a row. Greedy choices are certain: their log-probability is 0.
+
+    Logits that are not finite give log-probabilities that are not.
+    """
     scaled = support(logits, sampling, banned=banned)
     if sampling.greedy:
-        return Drawn(jnp.argmax(scaled, -1).astype(jnp.int32), jnp.zeros(scaled.shape[0]))
+        certain = jnp.where(jnp.isfinite(jnp.max(scaled, -1)), 0.0, jnp.nan)
+        return Drawn(jnp.argmax(scaled, -1).astype(jnp.int32), certain)
     noise = jax.vmap(lambda key: jax.random.gumbel(key, scaled.shape[1:]))(keys)
     ids = jnp.argmax(scaled + noise, -1).astype(jnp.int32)
     log_probs = jax.nn.log_softmax(scaled)
@@ -99,7 +103,7 @@ def noise_key(seed: int, step: int) -> Key[Array, ""]:
 
 
 def question_number(data_id: str) -> int:
-    """What stands for a question in its keys: a hash of its id, so its place in a batch is no matter."""
+    """What stands for a question in its keys: a hash of its id, not its place in a batch."""
     return zlib.crc32(data_id.encode())
 
 

@@ -1,4 +1,4 @@
-"""An author with a script in the policy's place: the same loop, no model, for traces to learn from."""
+"""An author with a script in the policy's place: the same loop without a model, for traces."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -21,6 +21,8 @@ class ScriptedGenerator:
 
     A text without a stop string is ended by the end token. Nothing is sampled: log-probs are 0.
     """
+
+    replicas = 1
 
     def __init__(self, script: Script, chat: Chat, *, slots: int):
         self.script = script

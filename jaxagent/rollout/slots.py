@@ -1,27 +1,26 @@
 """The policy as a generator: dialogues in the slots of one KV cache.
 
-A slot is a row of the cache. Its first `context.fed` places hold the dialogue's keys and values; what
-lies behind them is left over and never seen. A dialogue that starts on a prompt which some slot still
-holds takes a copy of it, so a group's prompt is computed once: groups start in order, and a slot is
-refilled by the group that it holds before it is refilled by another.
+A slot is a row of the cache; the rows are divided among the replicas of a mesh. A slot's first
+`context.fed` places hold the dialogue's keys and values; what lies behind them is left over and
+never seen. A dialogue that starts on a prompt which a slot of its replica still holds takes a copy
+of it, so a group's prompt is computed once (`seats` says why one is always held).
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
-from jaxtyping import Array, Key
+from jax.sharding import Mesh
+from jaxtyping import Array, Int, Key
 
 from jaxagent.models.attention import KVCache
 from jaxagent.models.decoder import ImageFeatures
 from jaxagent.processing.policy import Policy
-from jaxagent.rollout.config import RolloutConfig, rung
-from jaxagent.rollout.context import Context
-from jaxagent.rollout.decode import Chunks, Speakers, appended, copied, decoded
+from jaxagent.rollout.config import RolloutConfig, piece, rung
+from jaxagent.rollout.decode import Chunks, Reach, Speakers, appended, copied, decoded
 from jaxagent.rollout.features import FeatureCache, Features
 from jaxagent.rollout.loop import Row, Spoken
 from jaxagent.rollout.sampling import Drawn, question_number
@@ -36,23 +35,36 @@ class Weights(NamedTuple):
     vision_version: int
 
 
-class Chunk(NamedTuple):
-    """Tokens of a row's context, from the first unfed one up to `end`."""
-
-    row: Row
-    end: int
-
-    @property
-    def start(self) -> int:
-        return self.row.context.fed
+Prompt = tuple[int, bytes, tuple[str, ...]]
+"""A replica, and what its slots may hold: the tokens that a prompt feeds, its images' keys."""
 
 
-Prompt = tuple[bytes, tuple[str, ...]]
-"""The tokens that a prompt feeds, and its images' keys."""
+class Batch(NamedTuple):
+    """Rows of several replicas, each replica's part padded to `width`.
+
+    two replicas, width 3      items  a b c      places  0 1 3      a b . | c . .
+    """
+
+    items: list[Row]
+    places: list[int]
+    width: int
+    size: int
+
+    @classmethod
+    def of(cls, parts: Sequence[Sequence[Row]], width: int) -> "Batch":
+        """The rows of each replica, at most `width`."""
+        places = [at * width + i for at, part in enumerate(parts) for i in range(len(part))]
+        return cls([row for part in parts for row in part], places, width, width * len(parts))
+
+    def padded(self, values: Sequence[int], filler: int) -> Int[np.ndarray, " b"]:
+        """A value for each row, and `filler` between them."""
+        column = np.full(self.size, filler, np.int64)
+        column[self.places] = values
+        return column.astype(np.int32)
 
 
 class PolicyGenerator:
-    """One rollout's generator: fixed weights, fixed noise, and a cache of which nothing is held yet."""
+    """One rollout's generator: fixed weights, fixed noise, and a cache that holds nothing yet."""
 
     def __init__(
         self,
@@ -60,6 +72,7 @@ class PolicyGenerator:
         weights: Weights,
         cache: KVCache,
         *,
+        mesh: Mesh,
         features: FeatureCache,
         config: RolloutConfig,
         key: Key[Array, ""],
@@ -69,7 +82,10 @@ class PolicyGenerator:
         self.cache = cache
         self.features = features
         self.config = config
+        self.mesh = mesh
         self.slots = config.slots
+        self.replicas = mesh.size
+        self.slots_per_replica = config.slots // mesh.size
         self.num_prefilled = 0
         self.num_decode_calls = 0
         self.num_encoded = -features.num_encoded
@@ -81,25 +97,33 @@ class PolicyGenerator:
 
     def append(self, rows: Sequence[Row]) -> None:
         """Feeds what the environment added; shared prompts are fed once and copied."""
-        fresh = {row: _prompt(row.context) for row in rows if not row.context.fed}
+        fresh = {row: self._prompt(row) for row in rows if not row.context.fed}
         held = set(self._held.values())
         self._copy({row: prompt for row, prompt in fresh.items() if prompt in held})
         rest = {row: prompt for row, prompt in fresh.items() if prompt not in held}
         leaders = {prompt: row for row, prompt in reversed(rest.items())}  # the first of each
         self._feed([*leaders.values(), *(row for row in rows if row.context.fed)])
         self._held |= {row.slot: prompt for prompt, row in leaders.items()}
-        self._copy({row: p for row, p in rest.items() if row is not leaders[p]})
+        self._copy({row: prompt for row, prompt in rest.items() if row is not leaders[prompt]})
 
     def speak(self, rows: Sequence[Row]) -> list[Spoken]:
-        """Some further tokens of each row; the device is waited for once."""
+        """Some further tokens of each row; the device is waited for once.
+
+        Raises FloatingPointError when the policy's logits are not finite.
+        """
         left = max(min(row.request.max_tokens, row.context.room) for row in rows)
         steps = rung(self.config.decode_steps, left)
-        width = self.config.decode_rows[-1]
-        calls = [self._decode(rows[at : at + width], steps) for at in range(0, len(rows), width)]
-        ids, log_probs = (
-            np.concatenate(parts) for parts in zip(*jax.device_get(calls), strict=True)
-        )
-        return [Spoken(*row) for row in zip(ids, log_probs, strict=True)]
+        batches = list(self._batches(rows, self.config.rows))
+        calls = jax.device_get([self._decode(batch, steps) for batch in batches])
+        spoken = {}
+        for batch, (ids, log_probs) in zip(batches, calls, strict=True):
+            if not np.isfinite(log_probs[batch.places]).all():
+                raise FloatingPointError(
+                    "The policy's logits are not finite; its weights are damaged."
+                )
+            for row, place in zip(batch.items, batch.places, strict=True):
+                spoken[row] = Spoken(ids[place], log_probs[place])
+        return [spoken[row] for row in rows]
 
     def metrics(self) -> dict[str, float]:
         return {
@@ -113,15 +137,15 @@ class PolicyGenerator:
         if not prompts:
             return
         slots = {prompt: slot for slot, prompt in self._held.items()}
-        pad = rung(self.config.decode_rows, len(prompts)) - len(prompts)
-        sources = [slots[prompt] for prompt in prompts.values()] + [0] * pad
-        targets = [row.slot for row in prompts] + [self.slots] * pad
-        longest = max(row.context.size for row in prompts)
+        ladder = (self.slots_per_replica,)  # one batch holds all
+        (batch,) = self._batches(list(prompts), ladder)
+        sources = [slots[prompts[row]] % self.slots_per_replica for row in batch.items]
         self.cache = copied(
             self.cache,
-            np.array(sources, np.int32),
-            np.array(targets, np.int32),
-            span=self._span(longest),
+            batch.padded(sources, 0),
+            self._local_slots(batch),
+            mesh=self.mesh,
+            span=self._span(max(row.context.size for row in prompts)),
         )
         for row, prompt in prompts.items():
             self._held[row.slot] = prompt
@@ -130,57 +154,54 @@ class PolicyGenerator:
     def _feed(self, rows: Sequence[Row]) -> None:
         """Appends to each row's slot what its context holds beyond it, but the last token."""
         features = self._features(rows)
-        lengths, width = self.config.chunk_lengths, self.config.chunk_rows[-1]
         while rows := [row for row in rows if row.context.fed < row.context.size - 1]:
             by_length = defaultdict(list)
             for row in rows:
-                length = rung(lengths, row.context.size - 1 - row.context.fed)
-                end = min(row.context.size - 1, row.context.fed + length)
-                by_length[length].append(Chunk(row, end))
-            for length, chunks in sorted(by_length.items()):
-                for at in range(0, len(chunks), width):
-                    self._append(chunks[at : at + width], length, features)
+                left = row.context.size - 1 - row.context.fed
+                by_length[piece(self.config.chunk_lengths, left)].append(row)
+            for length, alike in sorted(by_length.items()):
+                for batch in self._batches(alike, self.config.rows):
+                    self._append(batch, length, features)
 
-    def _append(self, chunks: list[Chunk], length: int, features: dict[str, Features]) -> None:
-        self.num_prefilled += sum(chunk.end - chunk.start for chunk in chunks)
+    def _append(self, batch: Batch, length: int, features: dict[str, Features]) -> None:
+        ends = [min(row.context.size - 1, row.context.fed + length) for row in batch.items]
+        self.num_prefilled += sum(ends) - sum(row.context.fed for row in batch.items)
         self.cache = appended(
             self.policy.model,
             self.weights.params,
             self.cache,
-            self._batch(chunks, length, features),
-            span=self._span(max(chunk.end for chunk in chunks)),
+            self._chunks(batch, ends, length, features),
+            mesh=self.mesh,
+            reach=self._reach(max(ends)),
         )
-        for chunk in chunks:
-            chunk.row.context.fed = chunk.end
+        for row, end in zip(batch.items, ends, strict=True):
+            row.context.fed = end
 
-    def _batch(self, chunks: list[Chunk], length: int, features: dict[str, Features]) -> Chunks:
-        """The chunks padded to a rung; image features lie at the tokens where they stand."""
-        text, num = self.policy.model.config.text, rung(self.config.chunk_rows, len(chunks))
-        dtype = self.cache.pages.dtype
-        tokens = np.zeros((num, length, text.width), dtype)
-        deepstack = np.zeros((text.deepstack, num, length, text.width), dtype)
+    def _chunks(
+        self, batch: Batch, ends: list[int], length: int, features: dict[str, Features]
+    ) -> Chunks:
+        """The rows' contexts from what is fed up to `ends`, padded."""
+        text, num = self.policy.model.config.text, batch.size
         ids = np.zeros((num, length), np.int32)
         positions = np.zeros((3, num, length), np.int32)
+        tokens = np.zeros((num, length, text.width), self.cache.pages.dtype)
+        deepstack = np.zeros((text.deepstack, *tokens.shape), tokens.dtype)
         index = np.full((num, length), -1, np.int32)
-        for at, (row, end) in enumerate(chunks):
+        for row, end, place in zip(batch.items, ends, batch.places, strict=True):
             context, start = row.context, row.context.fed
-            ids[at, : end - start] = context.ids[start:end]
-            positions[:, at, : end - start] = context.positions[:, start:end]
-            for image in context.images:
+            ids[place, : end - start] = context.ids[start:end]
+            positions[:, place, : end - start] = context.positions[:, start:end]
+            for image in context.unfed_images:
                 first = max(image.start, start)
                 last = min(image.start + context.num_tokens(image), end)
-                if first >= last:
-                    continue
-                there, taken = (
-                    slice(first - start, last - start),
-                    slice(first - image.start, last - image.start),
-                )
-                tokens[at, there] = features[image.key].tokens[taken]
-                deepstack[:, at, there] = features[image.key].deepstack[:, taken]
-                index[at, there] = at * length + np.arange(first - start, last - start)
+                here = slice(first - start, max(last, first) - start)
+                taken = slice(first - image.start, max(last, first) - image.start)
+                tokens[place, here] = features[image.key].tokens[taken]
+                deepstack[:, place, here] = features[image.key].deepstack[:, taken]
+                index[place, here] = place % batch.width * length + np.arange(length)[here]
         return Chunks(
-            rows=_padded([chunk.row.slot for chunk in chunks], num, self.slots),
-            start=_padded([chunk.start for chunk in chunks], num, 0),
+            rows=self._local_slots(batch),
+            start=batch.padded([row.context.fed for row in batch.items], 0),
             ids=ids,
             positions=positions,
             features=ImageFeatures(tokens, deepstack),
@@ -189,51 +210,62 @@ class PolicyGenerator:
 
     def _features(self, rows: Sequence[Row]) -> dict[str, Features]:
         """The features of all images that are yet to be fed."""
-        keys = [
-            image.key
-            for row in rows
-            for image in row.context.images
-            if image.start + row.context.num_tokens(image) > row.context.fed
-        ]
+        keys = [image.key for row in rows for image in row.context.unfed_images]
         weights = self.weights
         return self.features.features(weights.params, keys, version=weights.vision_version)
 
-    def _decode(self, rows: Sequence[Row], steps: int) -> Drawn:
+    def _decode(self, batch: Batch, steps: int) -> Drawn:
         self.num_decode_calls += 1
-        num = rung(self.config.decode_rows, len(rows))
-        last = [row.context.size - 1 for row in rows]
+        rows = batch.items
         contexts = [row.context for row in rows]
         questions = [question_number(row.dialogue.question.data_id) for row in rows]
-        speakers = Speakers(
-            rows=_padded([row.slot for row in rows], num, self.slots),
-            start=_padded(last, num, 0),
-            ids=_padded([context.ids[-1] for context in contexts], num, 0),
-            positions=_padded([context.positions[0, -1] for context in contexts], num, 0),
-            questions=_padded(questions, num, 0, dtype=np.uint32),
-            samples=_padded([row.sample for row in rows], num, 0, dtype=np.uint32),
-        )
+        longest = max(context.size for context in contexts)
         out = decoded(
             self.policy.model,
             self.weights.params,
             self.cache,
-            speakers,
+            Speakers(
+                rows=self._local_slots(batch),
+                start=batch.padded([context.size - 1 for context in contexts], 0),
+                ids=batch.padded([context.ids[-1] for context in contexts], 0),
+                positions=batch.padded([context.positions[0, -1] for context in contexts], 0),
+                questions=batch.padded(questions, 0).astype(np.uint32),
+                samples=batch.padded([row.sample for row in rows], 0).astype(np.uint32),
+            ),
             self._key,
             self._banned,
+            mesh=self.mesh,
             sampling=self.config.sampling,
             steps=steps,
-            span=self._span(max(last) + steps),
+            reach=self._reach(longest - 1 + steps),
         )
         self.cache = out.cache
-        return jax.tree.map(lambda column: column[: len(rows)], out.drawn)
+        return out.drawn
+
+    def _reach(self, size: int) -> Reach:
+        if self.config.kernel == "row":
+            return Reach("row")
+        return Reach("batch", self._span(size))
 
     def _span(self, size: int) -> int:
         step = self.config.span_step
         return min(-(-size // step) * step, self.config.context)
 
+    def _batches(self, rows: Sequence[Row], ladder: tuple[int, ...]) -> Iterator[Batch]:
+        """The rows in batches; a rung is what a batch holds of each replica."""
+        parts = [[] for _ in range(self.replicas)]
+        for row in rows:
+            parts[row.slot // self.slots_per_replica].append(row)
+        while longest := max(map(len, parts)):
+            width = piece(ladder, longest)
+            yield Batch.of([part[:width] for part in parts], width)
+            parts = [part[width:] for part in parts]
 
-def _prompt(context: Context) -> Prompt:
-    return context.ids[:-1].tobytes(), tuple(image.key for image in context.images)
+    def _local_slots(self, batch: Batch) -> Int[np.ndarray, " b"]:
+        """Each row's place in the cache of its replica; what pads lies behind it."""
+        local = [row.slot % self.slots_per_replica for row in batch.items]
+        return batch.padded(local, self.slots_per_replica)
 
-
-def _padded(values: list, num: int, filler: int, *, dtype: DTypeLike = np.int32) -> np.ndarray:
-    return np.array([*values, *[filler] * (num - len(values))], dtype)
+    def _prompt(self, row: Row) -> Prompt:
+        context, replica = row.context, row.slot // self.slots_per_replica
+        return replica, context.ids[:-1].tobytes(), tuple(image.key for image in context.images)

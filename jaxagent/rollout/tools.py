@@ -1,8 +1,9 @@
 """Tools beside the loop: calls of many dialogues as one batch, in a worker thread, with a deadline.
 
-A batch that raises is tried again call by call, so one bad call does not take its neighbours along; a
-call that keeps failing, or has no result at the deadline, is answered with `Failed` and counted. A thread
-cannot be killed: one that hangs is left behind, as a daemon, and its late results are dropped.
+A batch that raises is tried again call by call, so one bad call does not take its neighbours along;
+a call that keeps failing, or has no result at the deadline, is answered with `Failed` and counted.
+A thread cannot be killed: one that hangs is left behind, as a daemon, and its late results are
+dropped.
 """
 
 import threading
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from jaxagent.agents.protocol import Failed, Found, Method, Result, Tool, ToolCall, Tools
 
 MIN_CALLS = 50
-"""The failure rate is judged as if at least so many calls had been made: one stray failure stops no run."""
+"""Failures are judged as if at least so many calls had been made: a stray one stops no run."""
 
 
 class ToolFailure(RuntimeError):
@@ -132,7 +133,8 @@ class Workers:
         if failures > self.max_failure_rate * max(calls, MIN_CALLS):
             raise ToolFailure(
                 f"{failures} of {calls} tool calls failed; the last one was {self.last_reason}. "
-                f"rollout.max_failure_rate is {self.max_failure_rate:g}: mend the tool, or raise it."
+                f"rollout.max_failure_rate is {self.max_failure_rate:g}: mend the tool or raise "
+                "the rate."
             )
 
 
