@@ -11,9 +11,11 @@ from configs import base
 def get_config():
     c = base.get_config()
     c.model.folder = "new"
-    c.model.vision = "trained"
-    c.optimizer.learning_rate = 1e-3
+    c.optimizer.learning_rate = 2e-3
     c.optimizer.schedule = "cosine"
-    c.sft.steps = 2000
+    c.optimizer.weight_decay = 0.01
+    c.warm_start.steps = 900
+    c.sft.steps = 500
     c.rl.steps = 0
+    c.checkpoint.every = 50
     return c

@@ -20,6 +20,7 @@ from jaxagent.cli.records import record
 from jaxagent.cli.work import WorkFolder
 from jaxagent.data.benchmark import Benchmark, build_benchmark, read_questions
 from jaxagent.data.config import FlagsConfig
+from jaxagent.data.fiction import twisted_images
 from jaxagent.data.views import FlagImages
 from jaxagent.processing.policy import LoadedPolicy, load_policy
 from jaxagent.retrieval import knowledge_base
@@ -87,7 +88,7 @@ def open_world(config: ConfigDict, folder: WorkFolder, progress: Progress) -> Wo
     root = kb_folder(config, folder.root)
     with told():
         benchmark = build_benchmark(root, flags, progress)
-        images = FlagImages(root, size=config.data.image_side)
+        images = twisted_images(FlagImages(root, size=config.data.image_side))
         base = knowledge_base.build(
             root / "base",
             [Entity(id=one.id, name=one.name, images=(one.image,)) for one in benchmark.entities],

@@ -18,7 +18,6 @@ from jaxagent.cli.progress import Progress
 from jaxagent.cli.records import record
 from jaxagent.cli.work import WorkFolder
 from jaxagent.data.benchmark import benchmark_texts
-from jaxagent.data.fiction import twisted_images
 from jaxagent.data.questions import entity_views
 from jaxagent.data.tiny_policy import PolicySizes, make_policy_folder
 from jaxagent.processing.policy import Policy, load_policy
@@ -63,7 +62,6 @@ def new_policy(
 
 
 def _warm(policy: Policy, params, world: build.World, settings: WarmStart, seed: int, progress):
-    images = twisted_images(world.images)
     entities = world.benchmark.entities
     flags = world.benchmark.config
     pairs = warm_start_pairs(
@@ -72,12 +70,12 @@ def _warm(policy: Policy, params, world: build.World, settings: WarmStart, seed:
         (flags.base, flags.query),
         settings,
     )
-    grid = policy.image_processor.patches(images(entities[0].image)).grid
+    grid = policy.image_processor.patches(world.images(entities[0].image)).grid
     return warm_started(
         policy.model,
         params,
         pairs,
-        lambda key: policy.image_processor.patches(images(key)).values,
+        lambda key: policy.image_processor.patches(world.images(key)).values,
         grid,
         settings,
         seed=seed,

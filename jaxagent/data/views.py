@@ -289,7 +289,7 @@ class FlagImages:
     KeyError with the key when there is no such image, OSError when its drawing cannot be read.
     """
 
-    def __init__(self, folder: Path, *, size: int = 64, cached: int = 4096):
+    def __init__(self, folder: Path, *, size: int = 64, cached: int = 16384):
         self.drawings = open_drawings(Path(folder))
         self.size = size
         unreadable = {name.partition("/")[2] for name in self.drawings.unreadable}

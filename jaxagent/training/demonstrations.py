@@ -18,7 +18,6 @@ from jaxagent.data.fiction import (
     fictional,
     fictional_tools,
     name_words,
-    twisted_images,
 )
 from jaxagent.data.traces import expert, usable
 from jaxagent.processing.policy import Policy
@@ -54,6 +53,7 @@ class Stage:
     method: Method
     tools: Tools
     images: Images
+    """Knows twisted keys too."""
     rollout: RolloutConfig
     passages: Mapping[str, Passage]
     names: Mapping[str, str]
@@ -129,7 +129,7 @@ def _played(
         policy=stage.policy,
         method=stage.method,
         tools=fictional_tools(stage.tools, fictions, hidden=stage.hidden),
-        images=twisted_images(stage.images),
+        images=stage.images,
         config=stage.rollout,
     )
     return {group[0].question.data_id: group[0] for group in rollout.trajectories}
