@@ -7,7 +7,7 @@ A policy that learns to copy the question needs no word of its own for a wording
 
     <reason>Find.</reason><search_call>{"image": 1}</search_call>
     <reason>no yes no no no</reason><rerank>Romania</rerank>
-    <reason>Read.</reason><search_call>{"text": ["Romania: What is the capital of this country?"]}</search_call>
+    <reason>Read.</reason><search_call>{"text": ["Romania: Which city is …?"]}</search_call>
     <reason>Found.</reason><answer>Bucharest</answer>
 
 Where the base does not give what is needed, it guesses, and `usable` tells such a dialogue from a

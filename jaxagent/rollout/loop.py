@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -71,6 +71,12 @@ class Row:
     failures: Counter = field(default_factory=Counter)
     truncated: bool = False
 
+    @property
+    def allowance(self) -> int:
+        """Tokens that the open turn may still take."""
+        left = self.request.max_tokens - (self.context.size - self.turn_start)
+        return min(left, self.context.room)
+
 
 class Spoken(NamedTuple):
     """Tokens that a generator proposes to write, with their log-probabilities."""
@@ -79,6 +85,7 @@ class Spoken(NamedTuple):
     log_probs: Float[np.ndarray, " t"]
 
 
+@runtime_checkable
 class Generator(Protocol):
     """What writes the policy's turns, for at most `slots` dialogues at once.
 
@@ -242,7 +249,7 @@ class Loop:
         """Writes the tokens that belong to the turn, and tells the method when it is over."""
         context, request = row.context, row.request
         old = context.ids[row.turn_start :].tolist()
-        limit = min(request.max_tokens - len(old), context.room)
+        limit = row.allowance
         turn = old + spoken.ids[:limit].tolist()
         end = ending(
             turn,
