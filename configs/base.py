@@ -49,8 +49,9 @@ def data() -> ConfigDict:
     c.flags.base = "openmoji"  # artist of the base's images
     c.flags.query = "twemoji"  # artist of the query images
     c.flags.mix = (
+        ("twemoji", "L1", 0.25),
         ("twemoji", "L2", 0.5),
-        ("twemoji", "L3", 0.5),
+        ("twemoji", "L3", 0.25),
     )  # (artist, level, share) of views
     c.flags.views = 48  # different views of an entity, in training and, others, in each other split
     c.flags.flag_text = "left_out"  # one of "left_out", "included": the flag described in words

@@ -33,7 +33,11 @@ class FlagsConfig:
 
     base: str = "openmoji"
     query: str = "twemoji"
-    mix: tuple[tuple[str, str, float], ...] = (("twemoji", "L2", 0.5), ("twemoji", "L3", 0.5))
+    mix: tuple[tuple[str, str, float], ...] = (
+        ("twemoji", "L1", 0.25),
+        ("twemoji", "L2", 0.5),
+        ("twemoji", "L3", 0.25),
+    )
     views: int = 48
     flag_text: Literal["left_out", "included"] = "left_out"
     max_words: int = 18
