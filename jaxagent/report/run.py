@@ -14,17 +14,22 @@ CURVES = {
     "reward/verification": "Reward: right decisions",
     "reward/format": "Reward: syntax kept",
     "reward/cost": "Reward: cost of calls",
+    "reward/groups_with_signal": "Groups whose dialogues differ in reward",
     "rollout/calls": "Tool calls a dialogue",
     "rollout/tokens": "Tokens a dialogue",
+    "rollout/truncated": "Dialogues out of room",
     "update/loss": "Loss",
-    "update/entropy": "Entropy of the policy, nats",
+    "update/entropy": "Entropy of the policy, nats a token",
     "update/clipped": "Share of ratios clipped",
+    "update/sampler_gap": "Sampler against trainer, nats a token",
     "update/grad_norm": "Norm of the gradient",
-    "sft/loss": "Cold start: loss",
+    "sft/loss": "SFT: loss",
+    "sft/verdict_accuracy": "SFT: verdicts by sight that are right",
 }
-"""Scalars that are drawn first, with their titles; others follow under their own names."""
-HIDDEN = ("time/", "compile/")
-"""Scalars that are drawn nowhere: they tell of the machine, not of the learning."""
+"""Scalars that are drawn, with their titles; further terms of the reward follow under their names.
+
+What tells of the machine and not of the learning stands in TensorBoard alone.
+"""
 METRICS = ("accuracy", "ident", "tower", "R@1", "R@15", "rejections", "calls", "tokens", "reward")
 SHARES = ("accuracy", "ident", "tower", "R@1", "R@15")
 
@@ -63,7 +68,7 @@ def scalar_curves(rows: Iterable[Mapping[str, float]]) -> Iterable[Curve]:
     series: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         for name, value in row.items():
-            if name != "step" and not name.startswith(HIDDEN) and value is not None:
+            if value is not None and (name in CURVES or name.startswith("reward/")):
                 series[name].append((row["step"], value))
     known = [name for name in CURVES if name in series]
     for name in [*known, *sorted(series.keys() - CURVES.keys())]:

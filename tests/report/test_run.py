@@ -67,15 +67,25 @@ def test_a_method_that_records_no_entity_has_no_such_headline():
 
 
 def test_known_scalars_come_first_and_the_machines_stay_out():
-    rows = [{"step": 0, "time/rollout": 1.0, "zebra": 1.0, "update/loss": 0.1, "reward/total": 2.0}]
-    titles = [curve.title for curve in scalar_curves(rows)]
-    assert titles == ["Reward of the sampled dialogues", "Loss", "zebra"]
+    row = {
+        "step": 0,
+        "time/rollout": 1.0,
+        "reward/new": 1.0,
+        "update/loss": 0.1,
+        "reward/total": 2.0,
+    }
+    titles = [curve.title for curve in scalar_curves([row])]
+    assert titles == ["Reward of the sampled dialogues", "Loss", "reward/new"]
 
 
 def test_a_scalar_may_be_missing_at_some_steps():
-    rows = [{"step": 0, "a": 1.0}, {"step": 1}, {"step": 2, "a": 3.0}]
+    rows = [
+        {"step": 0, "reward/a": 1.0},
+        {"step": 1, "reward/a": None},
+        {"step": 2, "reward/a": 3.0},
+    ]
     (curve,) = scalar_curves(rows)
-    assert curve.series["a"] == [(0, 1.0), (2, 3.0)]
+    assert curve.series["reward/a"] == [(0, 1.0), (2, 3.0)]
 
 
 def test_the_tables_compare_both_evaluations():
