@@ -174,9 +174,8 @@ def rollout() -> ConfigDict:
     c.slots = 64  # dialogues decoded side by side, on all replicas
     c.replicas = 1  # devices of a host that each hold the parameters and a share of the slots
     c.decode_steps = (1, 8)  # tokens decoded a device call
-    c.decode_rows = (16, 64)  # dialogues in a decode call; the last one covers all slots
+    c.rows = (8, 32)  # dialogues in a device call, for each replica
     c.chunk_lengths = (32, 64, 128, 256)  # tokens of an appended chunk
-    c.chunk_rows = (4, 16, 64)  # chunks appended together
     c.image_rows = (1, 16, 64)  # images encoded together
     c.kernel = "row"  # how attention reads the cache: "row" on CPUs, "batch" on accelerators
     c.span_step = 128  # the "batch" kernel reads this many cache slots, or a multiple
