@@ -78,12 +78,22 @@ class Expert:
         return any(head in text for text in observations(dialogue) for head in heads)
 
     def complete(self, dialogue: Dialogue) -> bool:
-        """Whether all evidence and, unless two are compared, the answer stand in the context."""
+        """Whether all evidence and the answer, or the numbers to compare, stand in the context."""
         question = dialogue.question
-        return all(self.shown(passage, dialogue) for passage in question.evidence) and (
-            question.family == "compare"
-            or any(question.answers[0] in text for text in observations(dialogue))
-        )
+        if not all(self.shown(passage, dialogue) for passage in question.evidence):
+            return False
+        if question.family == "compare":
+            return bool(self.compared(question))
+        return any(question.answers[0] in text for text in observations(dialogue))
+
+    def compared(self, question: Question) -> tuple[str, ...]:
+        """Name and number of each side of a comparison; none when a passage does not tell it."""
+        read = RELATIONS[question.relation].read
+        rows = [self.passages[passage] for passage in question.evidence]
+        numbers = [read(row.text.partition(": ")[2]) for row in rows]
+        if not all(numbers):
+            return ()
+        return tuple(f"{row.title} {found[0]}" for row, found in zip(rows, numbers, strict=True))
 
     def answer(self, dialogue: Dialogue) -> str:
         """The answer where the context holds it, else the best guess."""
@@ -98,10 +108,7 @@ class Expert:
         question = dialogue.question
         if question.family != "compare" or not self.complete(dialogue):
             return "Found." if self.complete(dialogue) else "Not found."
-        read = RELATIONS[question.relation].read
-        rows = (self.passages[passage] for passage in question.evidence)
-        values = (f"{row.title} {read(row.text.partition(': ')[2])[0]}" for row in rows)
-        return ", ".join(values) + "."
+        return ", ".join(self.compared(question)) + "."
 
     def detour(self, question: Question) -> bool:
         """Whether this question's trace begins its text search with a poor query."""
