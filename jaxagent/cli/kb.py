@@ -12,6 +12,7 @@ from jaxagent.cli.progress import Bars
 from jaxagent.cli.work import open_work_folder
 from jaxagent.data.benchmark import open_benchmark
 from jaxagent.data.questions import SPLITS
+from jaxagent.retrieval.headers import read_header
 from jaxagent.retrieval.search import recall
 from jaxagent.types import Split
 
@@ -54,6 +55,10 @@ def info(folder: Path) -> str:
     """What a built benchmark and base hold, as text."""
     with told():
         lines = [f"Knowledge base in {folder}", open_benchmark(folder).summary()]
+        missing = read_header(folder / "base", "knowledge base")["missing"]
+    if missing:
+        keys = ", ".join(row["image"] for row in missing)
+        lines.append(f"Unreadable images of the base, not replaced: {keys}")
     figures = folder / "recall.json"
     if figures.exists():
         lines += recall_lines(json.loads(figures.read_text()))

@@ -1,0 +1,182 @@
+"""The commands that the README names, run for real on a benchmark of sixteen countries."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import pytest
+
+from jaxagent.cli.main import main
+from jaxagent.data.benchmark import benchmark_texts
+from jaxagent.data.tiny_policy import PolicySizes, make_policy_folder
+from jaxagent.models.conv_encoder import ConvEncoderConfig, Model
+from jaxagent.processing.policy import load_policy
+from jaxagent.retrieval.image_encoder import save_image_encoder
+
+EXPERIMENT = "flags_mmagent_r2_grpo"
+COUNTRIES = "td,ro,fr,it,de,be,ie,ci,ml,gn,pe,at,lv,pl,id,ng"
+SMALL = [
+    f"--config.data.flags.countries={COUNTRIES}",
+    "--config.data.flags.val_entities=3",
+    "--config.data.flags.test_entities=4",
+    "--config.data.flags.views=4",
+    "--config.retrieval.text_encoder=lexical",
+    "--config.retrieval.measured=5",
+]
+QUICK = [
+    "--config.evaluation.questions=4",
+    "--config.method.mmagent_r2.max_turns=2",
+    "--config.method.mmagent_r2.max_tokens=8",
+    "--config.rollout.context=512",
+    "--config.rollout.slots=8",
+    "--config.rollout.rows=(8,)",
+    "--config.rollout.image_rows=(8,)",
+    "--config.packing.row_lengths=(512,)",
+    "--config.packing.call_tokens=1024",
+    "--config.rl.questions=2",
+    "--config.rl.samples=2",
+]
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    """A work folder with a built base, and beside it an encoder and a policy of random weights."""
+    folder = tmp_path_factory.mktemp("work")
+    encoder = Model(ConvEncoderConfig())
+    card = {"name": "random"}
+    save_image_encoder(folder / "encoder", encoder, encoder.init(jax.random.key(0)), card)
+    assert main(["kb", "build", "--workdir", str(folder), *base_flags(folder)]) == 0
+    sizes = PolicySizes(vocab=640, width=32, layers=2, heads=2, kv_heads=1, head_size=16)
+    make_policy_folder(folder / "policy", benchmark_texts(folder / "kb"), sizes=sizes, seed=0)
+    return folder
+
+
+def base_flags(work: Path) -> list[str]:
+    return [*SMALL, f"--config.retrieval.image_encoder={work / 'encoder'}"]
+
+
+def agent_flags(work: Path) -> list[str]:
+    places = [f"--config.data.folder={work / 'kb'}", f"--config.model.folder={work / 'policy'}"]
+    return ["--config", EXPERIMENT, *places, *base_flags(work), *QUICK]
+
+
+def run(capsys, *words: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = main(words)
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    return status, out, err
+
+
+def refused(capsys, *words: str) -> str:
+    """The message, when the command ends with exactly one and status 2."""
+    status, _, err = run(capsys, *words)
+    assert status == 2
+    (message,) = err.split("jaxagent: ")[1:]
+    return message
+
+
+def test_kb_tells_what_it_holds_and_how_hard_it_is(capsys, work):
+    status, out, _ = run(capsys, "kb", "info", "--workdir", str(work))
+    assert status == 0
+    assert "entities" in out
+    assert "unseen_entity: the image search finds the entity in" in out
+    assert run(capsys, "kb", "build", "--workdir", str(work), *base_flags(work))[1] == out
+
+
+def test_kb_info_of_nothing_says_how_to_build(capsys, tmp_path):
+    assert "kb build" in refused(capsys, "kb", "info", "--workdir", str(tmp_path))
+
+
+def test_a_base_of_another_config_is_refused(capsys, work):
+    flags = [*base_flags(work), "--config.data.flags.views=5"]
+    assert "views" in refused(capsys, "kb", "build", "--workdir", str(work), *flags)
+
+
+def test_a_folder_with_foreign_files_is_left_alone(capsys, work, tmp_path):
+    (tmp_path / "kb" / "base").mkdir(parents=True)
+    (tmp_path / "kb" / "base" / "letter.txt").write_text("mine")
+    refused(capsys, "kb", "build", "--workdir", str(tmp_path), *base_flags(work))
+    assert (tmp_path / "kb" / "base" / "letter.txt").read_text() == "mine"
+
+
+def test_an_unreadable_drawing_is_listed_and_not_replaced(capsys, work, tmp_path):
+    shutil.copytree(work / "kb", tmp_path / "kb")
+    shutil.rmtree(tmp_path / "kb" / "base")
+    (drawing,) = (tmp_path / "kb" / "drawings" / "openmoji").glob("td*")
+    drawing.write_bytes(b"no picture")
+    status, out, _ = run(capsys, "kb", "build", "--workdir", str(tmp_path), *base_flags(work))
+    assert status == 0
+    assert "Unreadable images of the base, not replaced: kb:td" in out
+    assert drawing.read_bytes() == b"no picture"
+
+
+def test_a_policy_of_another_family_is_refused(capsys, work, tmp_path):
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy" / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    flags = [*agent_flags(work), f"--config.model.folder={tmp_path / 'policy'}"]
+    message = refused(capsys, "evaluate", "--workdir", str(tmp_path / "w"), *flags)
+    assert "llama" in message
+    assert "qwen3_vl" in message
+
+
+def test_a_missing_policy_folder_is_refused(capsys, work, tmp_path):
+    flags = [*agent_flags(work), "--config.model.folder=/no/such/policy"]
+    message = refused(capsys, "evaluate", "--workdir", str(tmp_path / "w"), *flags)
+    assert "no policy folder /no/such/policy" in message
+
+
+def test_a_mesh_that_does_not_fit_is_refused_before_anything_runs(capsys, work, tmp_path):
+    flags = [*agent_flags(work), "--config.sharding.fsdp=3", "--config.evaluation.when=()"]
+    message = refused(capsys, "train", "--workdir", str(tmp_path / "w"), *flags)
+    assert "fsdp=3" in message
+
+
+@pytest.mark.slow
+def test_train_resumes_and_leaves_a_page_and_a_policy(capsys, work, tmp_path):
+    words = ["train", "--workdir", str(tmp_path), *agent_flags(work)]
+    stopped = [*words, "--config.rl.steps=2", "--config.checkpoint.every=1"]
+    status, out, _ = run(capsys, *stopped)
+    assert status == 0
+    assert out.splitlines()[-1] == f"Report: {tmp_path / 'report.html'}"
+    steps = [json.loads(line) for line in (tmp_path / "logs" / "metrics.jsonl").open()]
+    assert [step["step"] for step in steps] == [1, 2]
+    assert load_policy(tmp_path / "trained").params
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    again = run(capsys, *stopped)[1]
+    assert again == out
+
+    message = refused(capsys, *words, "--config.rl.steps=3")
+    assert "rl.steps was 2" in message
+
+    status, out, _ = run(capsys, "evaluate", "--workdir", str(tmp_path), "--name", "more")
+    assert status == 0
+    assert "unseen entity" in out
+    page = tmp_path / "again.html"
+    status, *_ = run(capsys, "report", "--workdir", str(tmp_path), "--output", str(page))
+    assert status == 0
+    assert page.read_text() == (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_sweep_adds_one_line_a_run_and_skips_those_it_has(capsys, work, tmp_path):
+    results = tmp_path / "results.jsonl"
+    words = ["sweep", "--workdir", str(tmp_path), "--results", str(results), "--only", "grpo-0"]
+    words += [*agent_flags(work), "--config.rl.steps=1"]
+    assert run(capsys, *words)[0] == 0
+    (line,) = [json.loads(line) for line in results.open()]
+    assert (line["name"], line["seed"], line["steps"]) == ("grpo-0", 0, 1)
+    assert "already" in run(capsys, *words)[1]
+    assert len(results.read_text().splitlines()) == 1
+
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- results:begin -->\n<!-- results:end -->\n")
+    run(capsys, "report", "--results", str(results), "--readme", str(readme))
+    assert "| grpo | 1 |" in readme.read_text()
+
+
+def test_a_sweep_without_such_a_row_lists_the_rows(capsys, tmp_path):
+    words = ["--workdir", str(tmp_path), "--results", str(tmp_path / "r"), "--only", "grop"]
+    message = refused(capsys, "sweep", "--config", EXPERIMENT, *words)
+    assert "grpo-0" in message
