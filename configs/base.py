@@ -23,6 +23,7 @@ def get_config() -> ConfigDict:
     c.scoring = scoring()
     c.algorithm = algorithm()
     c.optimizer = optimizer()
+    c.image_encoder = image_encoder()
     c.packing = packing()
     c.warm_start = warm_start()
     c.sft = sft()
@@ -226,6 +227,22 @@ def optimizer() -> ConfigDict:
     c.beta2 = 0.95  # decay of the second moment
     c.epsilon = 1e-8  # added to the second moment's root
     c.clip_norm = 1.0  # global norm that gradients are cut to
+    return c
+
+
+def image_encoder() -> ConfigDict:
+    """The training of the retriever's image encoder (jaxagent/training/image_encoder.py)."""
+    c = ConfigDict()
+    c.steps = 0  # 0 = none
+    c.batch = 96  # entities a step
+    c.views = 24  # views of each of the base's drawings, rendered once
+    c.levels = ("L1", "L2")  # take turns among the views
+    c.learning_rate = 2e-3  # at its peak
+    c.temperature = 0.07  # cosines are divided by it
+    c.widths = (16, 32, 48)  # channels before and after each stage
+    c.out_width = 64  # numbers in a vector
+    c.measured_views = 4  # views a drawing that recall is measured on
+    c.processes = 2  # that render views
     return c
 
 

@@ -20,6 +20,7 @@ from jaxagent.scoring.rewards import MMAgentR2Reward, ProMSAReward
 from jaxagent.sharding import MeshSizes
 from jaxagent.training.batch import PackingConfig
 from jaxagent.training.demonstrations import Demonstrations
+from jaxagent.training.image_encoder import ImageEncoderConfig
 from jaxagent.training.optimizer import OptimizerConfig
 from jaxagent.training.rl import RLConfig
 from jaxagent.training.sft import SFTConfig
@@ -38,6 +39,7 @@ RECORDS = {
     "rollout.sampling": Sampling,
     "scoring.mmagent_r2": MMAgentR2Reward,
     "scoring.promsa": ProMSAReward,
+    "image_encoder": ImageEncoderConfig,
     "model.sizes": PolicySizes,
     "optimizer": OptimizerConfig,
     "warm_start": WarmStart,

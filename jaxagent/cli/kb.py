@@ -1,26 +1,40 @@
-"""`jaxagent kb build | info`: the benchmark with its knowledge base, and the retriever's recall."""
+"""`jaxagent kb build | info | encoder`: the benchmark with its base, and the retriever's encoder.
+
+`encoder` trains the image encoder that ships with the package (the experiment `flag_encoder`) on
+views of the base's own drawings, and leaves its weights and its card in `<workdir>/encoder`.
+"""
 
 import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ml_collections import ConfigDict
+
 from jaxagent.cli import build
 from jaxagent.cli.configs import config_flags, read_config
-from jaxagent.cli.errors import told
+from jaxagent.cli.errors import UserError, told
 from jaxagent.cli.progress import Bars
-from jaxagent.cli.work import open_work_folder
-from jaxagent.data.benchmark import open_benchmark
+from jaxagent.cli.records import record
+from jaxagent.cli.work import WorkFolder, open_work_folder
+from jaxagent.data.benchmark import build_benchmark, open_benchmark
+from jaxagent.data.config import FlagsConfig
 from jaxagent.data.questions import SPLITS
 from jaxagent.retrieval.headers import read_header
 from jaxagent.retrieval.search import recall
+from jaxagent.training.image_encoder import ImageEncoderConfig, train_image_encoder
 from jaxagent.types import Split
 
 TOPS = (1, 5, 15)
+ACTIONS = {
+    "build": "make the benchmark and the base",
+    "info": "tell what they hold",
+    "encoder": "train the retriever's image encoder",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("build", "info"), help="make it, or tell what it holds")
+    parser.add_argument("action", choices=ACTIONS, help="; ".join(map(": ".join, ACTIONS.items())))
     parser.add_argument("--workdir", required=True, help="the work folder; the base lies in kb/")
     parser.add_argument("--config", default="flags_mmagent_r2_grpo", help="an experiment")
 
@@ -31,11 +45,37 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         print(info(build.kb_folder(config, Path(options.workdir))))
         return 0
     folder = open_work_folder(options.workdir)
+    if options.action == "encoder":
+        return train_encoder(options.config, config, folder)
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
         figures = measured_recall(world, count=config.retrieval.measured, progress=bars)
     (world.benchmark.folder / "recall.json").write_text(json.dumps(figures, indent=1) + "\n")
     print(info(world.benchmark.folder))
+    return 0
+
+
+def train_encoder(name: str, config: ConfigDict, folder: WorkFolder) -> int:
+    """Trains the image encoder by the config and says how it finds the flags."""
+    settings = record(ImageEncoderConfig, config, "image_encoder")
+    if not settings.steps:
+        raise UserError(f"The experiment {name} has image_encoder.steps=0. Try flag_encoder.")
+    with Bars() as bars, told():
+        flags = build_benchmark(
+            build.kb_folder(config, folder.root), record(FlagsConfig, config, "data.flags"), bars
+        )
+        card = train_image_encoder(
+            flags,
+            folder.root / "encoder",
+            settings,
+            seed=config.seed,
+            command=f"jaxagent kb encoder --config {name} --workdir {folder.root.name}",
+            progress=bars,
+        )
+    for row in card["recall"]:
+        shares = ", ".join(f"{top} {share} %" for top, share in row["unseen_entity"].items())
+        print(f"{row['artist']}, views {row['level']}, unseen entities: {shares}")
+    print(f"Written: {folder.root / 'encoder'}")
     return 0
 
 
