@@ -2,6 +2,7 @@
 installed.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -44,7 +45,8 @@ def test_hidden_states_equal_those_of_transformers(twin, tmp_path):
     real = np.arange(7)[None, :] < np.array([7, 4, 1])[:, None]
     with torch.no_grad():
         expected = twin(torch.tensor(ids), attention_mask=torch.tensor(real)).last_hidden_state
-    hidden = Model(weights.config).forward(weights.params, jnp.asarray(ids), jnp.asarray(real))
+    forward = jax.jit(Model(weights.config).forward)
+    hidden = forward(weights.params, jnp.asarray(ids), jnp.asarray(real))
     np.testing.assert_allclose(
         np.asarray(hidden)[real], expected.numpy()[real], rtol=1e-5, atol=1e-5
     )
@@ -52,15 +54,13 @@ def test_hidden_states_equal_those_of_transformers(twin, tmp_path):
 
 def test_padding_and_other_rows_do_not_change_a_sentence_vector(twin, tmp_path):
     weights = read_bert(tmp_path)
-    model = Model(weights.config)
-    alone = model.sentence_vectors(
-        weights.params, jnp.array([[5, 6, 7]]), jnp.ones((1, 3), jnp.bool_)
-    )
+    vectors = jax.jit(Model(weights.config).sentence_vectors)
+    alone = vectors(weights.params, jnp.array([[5, 6, 7]]), jnp.ones((1, 3), jnp.bool_))
     # 5 6 7 . .     a longer row beside it, and any ids in the padding
     # 9 8 7 6 5
     ids = jnp.array([[5, 6, 7, 1, 2], [9, 8, 7, 6, 5]])
     real = jnp.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], jnp.bool_)
-    together = model.sentence_vectors(weights.params, ids, real)
+    together = vectors(weights.params, ids, real)
     np.testing.assert_allclose(together[0], alone[0], atol=1e-6)
     np.testing.assert_allclose(jnp.linalg.norm(together, axis=1), 1, atol=1e-6)
 

@@ -9,6 +9,7 @@ from jaxagent.models.conv_encoder import ConvEncoderConfig, Model, depthwise
 from jaxagent.trees import num_parameters
 
 TINY = ConvEncoderConfig(size=16, widths=(8, 12), out_width=6)
+encode = jax.jit(Model(TINY).encode)
 
 
 def pixels(rows, size=16, seed=0):
@@ -24,24 +25,22 @@ def test_depthwise_weighs_the_nine_neighbours_with_zeros_outside():
 
 
 def test_vectors_have_unit_length_and_do_not_depend_on_the_batch():
-    model = Model(TINY)
-    params = model.init(jax.random.key(0))
-    together = model.encode(params, jnp.asarray(pixels(5)))
+    params = Model(TINY).init(jax.random.key(0))
+    together = encode(params, jnp.asarray(pixels(5)))
     assert together.shape == (5, 6)
     np.testing.assert_allclose(jnp.linalg.norm(together, axis=1), 1, atol=1e-6)
-    alone = model.encode(params, jnp.asarray(pixels(5)[3:4]))
+    alone = encode(params, jnp.asarray(pixels(5)[3:4]))
     np.testing.assert_allclose(together[3], alone[0], atol=1e-5)
 
 
 def test_every_pixel_reaches_the_vector():
-    model = Model(TINY)
-    params = model.init(jax.random.key(0))
+    params = Model(TINY).init(jax.random.key(0))
     image = pixels(1)
-    before = model.encode(params, jnp.asarray(image))
+    before = encode(params, jnp.asarray(image))
     for row, column in [(0, 0), (15, 15), (7, 8)]:
         changed = image.copy()
         changed[0, row, column] = 255 - changed[0, row, column]
-        assert jnp.abs(model.encode(params, jnp.asarray(changed)) - before).max() > 1e-6
+        assert jnp.abs(encode(params, jnp.asarray(changed)) - before).max() > 1e-6
 
 
 def test_the_shipped_size_fits_its_budget():

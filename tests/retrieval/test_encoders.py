@@ -1,5 +1,7 @@
 """Encoders: found by name, refused when unknown, and what they do with sizes and orders."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from jaxagent.models.conv_encoder import ConvEncoderConfig, Model
 from jaxagent.retrieval import encoders, text_encoder
 from jaxagent.retrieval.encoders import open_encoders, open_image_encoder, open_text_encoder
-from jaxagent.retrieval.image_encoder import save_image_encoder, scaled
+from jaxagent.retrieval.image_encoder import save_image_encoder, scaled, shipped_folder
 from jaxagent.retrieval.ladders import Cut, cuts, rung
 
 needs_minilm = pytest.mark.skipif(
@@ -88,3 +90,14 @@ def test_weights_that_do_not_fit_the_card_are_refused(folder):
     card.unlink()
     with pytest.raises(FileNotFoundError, match="Install jaxagent again"):
         open_image_encoder(str(folder))
+
+
+def test_the_shipped_encoder_fits_the_default_sizes_and_its_card_names_its_training():
+    folder = shipped_folder("flag_encoder")
+    assert (folder / "model.safetensors").stat().st_size <= 2 * 2**20
+    card = json.loads((folder / "card.json").read_text())
+    config = ConvEncoderConfig(**card["sizes"] | {"widths": tuple(card["sizes"]["widths"])})
+    assert config == ConvEncoderConfig()
+    assert "no drawing by" in card["trained_on"]
+    images = np.zeros((2, 64, 64, 3), np.uint8)
+    assert open_image_encoder("flag_encoder")(list(images)).shape == (2, config.out_width)

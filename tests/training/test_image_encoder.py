@@ -21,7 +21,14 @@ from jaxagent.training.image_encoder import (
 
 COUNTRIES = ("td", "jp", "fr", "it", "np", "ch")
 TINY = ImageEncoderConfig(
-    steps=20, batch=6, views=4, widths=(8, 12), out_width=8, measured_views=1, processes=1
+    steps=20,
+    batch=6,
+    views=4,
+    levels=("L1", "L2"),
+    widths=(8, 12),
+    out_width=8,
+    measured_views=1,
+    processes=1,
 )
 
 
