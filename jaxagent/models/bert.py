@@ -1,5 +1,4 @@
-"""BERT's encoder, as sentence encoders use it (MiniLM and other E5-like families of the same
-layout).
+"""BERT's encoder, as sentence encoders of its layout use it (MiniLM, E5).
 
     x = norm(word[id] + position[place] + type[0])
     each layer:  x = norm(x + o(attention(q, k, v)));  x = norm(x + down(gelu(up(x))))
@@ -149,9 +148,7 @@ class Model:
     def sentence_vectors(
         self, params: Params, ids: Int[Array, "b t"], real: Bool[Array, "b t"]
     ) -> Float[Array, "b d"]:
-        """Unit vectors: the mean hidden state of the real tokens. A row without any is all
-        zeros.
-        """
+        """Unit vectors: the mean hidden state of the real tokens; 0 for a row without any."""
         hidden = jnp.where(real[:, :, None], self.forward(params, ids, real), 0.0)
         # The mean's divisor falls out when the vector is brought to unit length.
         total = jnp.sum(hidden.astype(jnp.float32), axis=1)

@@ -32,9 +32,7 @@ from jaxagent.trees import Params
 
 @dataclass(frozen=True, kw_only=True)
 class ConvEncoderConfig:
-    """Sizes: pixels of an image's and of a patch's side, channels before and after each stage,
-    numbers in a vector.
-    """
+    """Sizes: pixels of a side, channels before and after each stage, numbers in a vector."""
 
     size: int = 64
     patch: int = 4
@@ -52,8 +50,9 @@ class ConvEncoderConfig:
 
 
 def depthwise(x: Float[Array, "b y x d"], kernel: Float[Array, "9 d"]) -> Float[Array, "b y x d"]:
-    """Every channel's own 3 x 3 filter; row 3 r + c of the kernel weighs the neighbour (r - 1, c -
-    1) away.
+    """Every channel's own 3 x 3 filter.
+
+    Row 3 r + c of the kernel weighs the neighbour (r - 1, c - 1) places away.
     """
     _, height, width, _ = x.shape
     padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))

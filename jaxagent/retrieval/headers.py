@@ -1,5 +1,4 @@
-"""JSON headers of saved artefacts: what made them, in which order their rows stand, and the check
-on opening.
+"""JSON headers of saved artefacts: what made them, and the check when they are opened.
 
 A header is written last, so a folder without one is unfinished. Its `order` is a hash of the rows'
 names in order: vectors and records that were sorted apart are refused instead of answering with the

@@ -1,6 +1,4 @@
-"""Builds, saves and opens an index of unit vectors: `exact` on the device or `scann` on the
-host.
-"""
+"""Builds, saves and opens indices of unit vectors: `exact` (device) or `scann` (host)."""
 
 import dataclasses
 import logging
@@ -44,9 +42,7 @@ def build_index(vectors: Float32[np.ndarray, "rows e"], config: IndexConfig = DE
 def save_index(
     folder: epath.PathLike, index: Index, names: Sequence[str], *, made_by: dict[str, Any]
 ) -> None:
-    """Writes vectors, ScaNN's own files and, last, the header; `made_by` (encoder and the like)
-    goes into it.
-    """
+    """Writes vectors, ScaNN's own files and, last, the header with `made_by` in it."""
     folder = epath.Path(folder)
     if len(names) != len(index.vectors):
         raise ValueError(

@@ -58,9 +58,7 @@ class KnowledgeBaseConfig:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KnowledgeBase:
-    """An open base. Row i of the image index is the image `image_keys[i]` of
-    `image_entities[i]`.
-    """
+    """An open base; row i of its image index is image `image_keys[i]` of `image_entities[i]`."""
 
     entities: Mapping[str, Entity]
     passages: tuple[Passage, ...]
@@ -86,12 +84,11 @@ def build(
     config: KnowledgeBaseConfig | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> KnowledgeBase:
-    """A new base in `folder`, opened. A finished base of the same content and encoders is opened as
-    it is.
+    """A new base in `folder`, opened.
 
-    An image that cannot be read is listed in the header under `missing` and has no row. Raises
-    ValueError for repeated ids, for a base without a readable image and for a folder that holds
-    another base or foreign files.
+    A finished base of the same content and encoders is opened as it is. An image that cannot be
+    read is listed in the header under `missing` and has no row. Raises ValueError for repeated ids,
+    for a base without a readable image and for a folder that holds another base or foreign files.
     """
     folder, config = epath.Path(folder), config or KnowledgeBaseConfig()
     names = unique_names([entity.name for entity in entities])

@@ -33,9 +33,7 @@ def terms(text: str) -> list[str]:
 
 
 class LexicalIndex:
-    """An open BM25 index; for every term the passages that hold it and what it adds to their
-    score.
-    """
+    """An open BM25 index: for every term, who holds it and what it adds to their score."""
 
     def __init__(self, texts: Sequence[str]):
         self._size = len(texts)

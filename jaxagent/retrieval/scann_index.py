@@ -1,11 +1,11 @@
-"""ScaNN behind the index protocol: brute force on small bases, above them a tree of leaves with
-anisotropic hashing and exact reordering.
+"""ScaNN behind the index protocol.
 
-Sizes that are not given: sqrt(rows) leaves, of which 64 or three in ten are searched, whichever is
-more (on 7,000 vectors of 64 effective dimensions that finds 99.6 % of the ten exact neighbours, a
-quarter of the leaves 79 %); of the hashed neighbours 100, or ten times the ones wanted, are
-reordered. A query that finds too few rows in its leaves, after exclusion, is searched again in all
-of them, so an id of -1 does mean that the base is exhausted.
+Small bases are searched by brute force, larger ones by a tree of leaves with anisotropic hashing
+and exact reordering. Sizes that are not given: sqrt(rows) leaves, of which 64 or three in ten are
+searched, whichever is more (on 7,000 vectors of 64 effective dimensions that finds 99.6 % of the
+ten exact neighbours, a quarter of the leaves 79 %); of the hashed neighbours 100, or ten times the
+ones wanted, are reordered. A query that finds too few rows in its leaves, after exclusion, is
+searched again in all of them, so an id of -1 does mean that the base is exhausted.
 
 Guo et al., Accelerating Large-Scale Inference with Anisotropic Vector Quantization, ICML 2020.
 """
@@ -152,9 +152,7 @@ def _leaves_to_search(config: IndexConfig, leaves: int) -> int:
 
 @contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Hides ScaNN's C++ log lines, which no Python logging level reaches; a failure still
-    raises.
-    """
+    """Hides ScaNN's C++ log, which no logging level reaches; a failure still raises."""
     saved = os.dup(2)
     try:
         with open(os.devnull, "w") as nowhere:

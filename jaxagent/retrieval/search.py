@@ -1,5 +1,4 @@
-"""Search over an open base, batched over the calls of many dialogues, and the retriever's own
-metric.
+"""Search over an open base, batched over many dialogues, and the retriever's own metric.
 
 Each call carries its own `top` and its own exclusion list, so the batches that a dialogue is served
 never overlap:
@@ -103,8 +102,7 @@ def _found(rows: Mapping[str, Any], name: str, what: str) -> Any:
 def entity_ranks(
     base: KnowledgeBase, questions: Sequence[Question], top: int
 ) -> Int32[np.ndarray, " g"]:
-    """For each question the rank (from 1) at which ALL its images have found their entity; 0 = not
-    within `top`.
+    """The rank (from 1) by which ALL images of a question found their entity; 0 = not within `top`.
 
     ranks of the images  2 5   1 -   1
     rank of the question   5     0   1
@@ -132,8 +130,7 @@ def entity_ranks(
 def recall(
     base: KnowledgeBase, questions: Sequence[Question], tops: Sequence[int] = (1, 5, 15)
 ) -> dict[int, float]:
-    """R@top: the share of questions whose images all find their entity among the first `top`
-    entities.
+    """R@top: the share of questions whose images all find their entity within `top`.
 
     Raises ValueError when there is no question.
     """

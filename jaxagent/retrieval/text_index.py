@@ -24,9 +24,7 @@ class TextIndex(Protocol):
 
 
 class VectorCache:
-    """The vectors of the last `size` keys that were asked for; a miss is computed with the
-    others.
-    """
+    """The vectors of the last `size` keys asked for; misses are computed together."""
 
     def __init__(self, size: int = 8192):
         self._size = size
