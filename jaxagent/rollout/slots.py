@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, Key
+from jax.typing import DTypeLike
+from jaxtyping import Array, Int, Integer, Key
 
 from jaxagent.models.attention import KVCache
 from jaxagent.models.decoder import ImageFeatures
@@ -56,11 +57,13 @@ class Batch(NamedTuple):
         places = [at * width + i for at, part in enumerate(parts) for i in range(len(part))]
         return cls([row for part in parts for row in part], places, width, width * len(parts))
 
-    def padded(self, values: Sequence[int], filler: int) -> Int[np.ndarray, " b"]:
+    def padded(
+        self, values: Sequence[int], filler: int, *, dtype: DTypeLike = np.int32
+    ) -> Integer[np.ndarray, " b"]:
         """A value for each row, and `filler` between them."""
-        column = np.full(self.size, filler, np.int64)
-        column[self.places] = values
-        return column.astype(np.int32)
+        column = np.full(self.size, filler, dtype)
+        column[self.places] = np.array(values, dtype)
+        return column
 
 
 class PolicyGenerator:
@@ -111,8 +114,7 @@ class PolicyGenerator:
 
         Raises FloatingPointError when the policy's logits are not finite.
         """
-        left = max(min(row.request.max_tokens, row.context.room) for row in rows)
-        steps = rung(self.config.decode_steps, left)
+        steps = rung(self.config.decode_steps, max(row.allowance for row in rows))
         batches = list(self._batches(rows, self.config.rows))
         calls = jax.device_get([self._decode(batch, steps) for batch in batches])
         spoken = {}
@@ -137,8 +139,7 @@ class PolicyGenerator:
         if not prompts:
             return
         slots = {prompt: slot for slot, prompt in self._held.items()}
-        ladder = (self.slots_per_replica,)  # one batch holds all
-        (batch,) = self._batches(list(prompts), ladder)
+        (batch,) = self._batches(list(prompts), (self.slots_per_replica,))
         sources = [slots[prompts[row]] % self.slots_per_replica for row in batch.items]
         self.cache = copied(
             self.cache,
@@ -227,10 +228,10 @@ class PolicyGenerator:
             Speakers(
                 rows=self._local_slots(batch),
                 start=batch.padded([context.size - 1 for context in contexts], 0),
-                ids=batch.padded([context.ids[-1] for context in contexts], 0),
-                positions=batch.padded([context.positions[0, -1] for context in contexts], 0),
-                questions=batch.padded(questions, 0).astype(np.uint32),
-                samples=batch.padded([row.sample for row in rows], 0).astype(np.uint32),
+                ids=batch.padded([int(context.ids[-1]) for context in contexts], 0),
+                positions=batch.padded([int(one.positions[0, -1]) for one in contexts], 0),
+                questions=batch.padded(questions, 0, dtype=np.uint32),
+                samples=batch.padded([row.sample for row in rows], 0, dtype=np.uint32),
             ),
             self._key,
             self._banned,

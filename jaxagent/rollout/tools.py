@@ -43,8 +43,8 @@ class Answer(NamedTuple):
 
 
 @dataclass(eq=False, kw_only=True)
-class Batch:
-    """Calls in the hands of one worker; `results` fills up as they are answered."""
+class Job:
+    """A batch of calls in the hands of one worker; `results` fills up as they are answered."""
 
     tool: str
     keys: tuple[Key, ...]
@@ -74,11 +74,11 @@ class Workers:
         self.tool_seconds = 0.0
         self.last_reason = ""
         self._waiting: dict[str, list[tuple[Key, ToolCall]]] = {}
-        self._batches: list[Batch] = []
+        self._jobs: list[Job] = []
 
     @property
     def busy(self) -> bool:
-        return bool(self._batches or self._waiting)
+        return bool(self._jobs or self._waiting)
 
     def submit(self, key: Key, call: ToolCall) -> None:
         """Queues a call for the next batch of its tool."""
@@ -87,11 +87,11 @@ class Workers:
 
     def start(self) -> None:
         """Hands every queue whose tool is free to a worker, in the order of its keys."""
-        taken = {batch.tool for batch in self._batches}
+        taken = {job.tool for job in self._jobs}
         for name in sorted(self._waiting.keys() - taken):
             queue = sorted(self._waiting.pop(name), key=lambda entry: entry[0])
             keys, calls = zip(*queue, strict=True)
-            batch = Batch(
+            job = Job(
                 tool=name,
                 keys=keys,
                 calls=calls,
@@ -99,34 +99,34 @@ class Workers:
                 started=time.monotonic(),
             )
             worker = threading.Thread(
-                target=_work, args=(self.tools[name], batch, self.retries), daemon=True
+                target=_work, args=(self.tools[name], job, self.retries), daemon=True
             )
-            self._batches.append(batch)
+            self._jobs.append(job)
             worker.start()
 
     def collect(self, *, wait: bool) -> list[Answer]:
         """The answers of finished batches; with `wait`, of all batches in flight."""
         answers, running = [], []
-        for batch in self._batches:
-            left = batch.started + self.seconds - time.monotonic()
-            if batch.done.wait(max(left, 0) if wait else 0) or left <= 0:
-                answers += self._answers(batch)
+        for job in self._jobs:
+            left = job.started + self.seconds - time.monotonic()
+            if job.done.wait(max(left, 0) if wait else 0) or left <= 0:
+                answers += self._answers(job)
             else:
-                running.append(batch)
-        self._batches = running
+                running.append(job)
+        self._jobs = running
         self._check_failures()
         return answers
 
-    def _answers(self, batch: Batch) -> list[Answer]:
-        finished = batch.finished if batch.done.is_set() else time.monotonic()
-        self.tool_seconds += finished - batch.started
+    def _answers(self, job: Job) -> list[Answer]:
+        finished = job.finished if job.done.is_set() else time.monotonic()
+        self.tool_seconds += finished - job.started
         late = Failed(f"no answer within {self.seconds:g} seconds")
-        results = [late if result is None else result for result in tuple(batch.results)]
+        results = [late if result is None else result for result in tuple(job.results)]
         failed = [result for result in results if isinstance(result, Failed)]
         if failed:
-            self.num_failures[batch.tool] += len(failed)
-            self.last_reason = f"{batch.tool}: {failed[-1].reason}"
-        return [Answer(key, result) for key, result in zip(batch.keys, results, strict=True)]
+            self.num_failures[job.tool] += len(failed)
+            self.last_reason = f"{job.tool}: {failed[-1].reason}"
+        return [Answer(key, result) for key, result in zip(job.keys, results, strict=True)]
 
     def _check_failures(self) -> None:
         failures, calls = self.num_failures.total(), self.num_calls.total()
@@ -138,14 +138,14 @@ class Workers:
             )
 
 
-def _work(tool: Tool, batch: Batch, retries: int) -> None:
+def _work(tool: Tool, job: Job, retries: int) -> None:
     try:
-        batch.results[:] = _called(tool, batch.calls)
+        job.results[:] = _called(tool, job.calls)
     except Exception:  # whatever it is: the single calls below say which one is at fault
-        for at, call in enumerate(batch.calls):
-            batch.results[at] = _retried(tool, call, retries)
-    batch.finished = time.monotonic()
-    batch.done.set()
+        for at, call in enumerate(job.calls):
+            job.results[at] = _retried(tool, call, retries)
+    job.finished = time.monotonic()
+    job.done.set()
 
 
 def _called(tool: Tool, calls: Sequence[ToolCall]) -> list[Result]:
