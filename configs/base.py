@@ -129,7 +129,7 @@ def model() -> ConfigDict:
     c.folder = "shipped"  # in Hugging Face format; "shipped": the tiny cold start; "new": random
     c.dtype = "float32"  # of compute, one of "float32", "bfloat16"; parameters stay float32
     c.vision = "frozen"  # the vision tower is one of "frozen", "trained"
-    c.remat = True  # recompute each layer in the backward pass instead of keeping its activations
+    c.remat = False  # recompute each layer in the backward pass instead of keeping its activations
 
     c.sizes = ConfigDict()  # jaxagent/data/tiny_policy.py: of a "new" policy
     c.sizes.vocab = 2048  # tokens, special ones included
@@ -249,10 +249,10 @@ def image_encoder() -> ConfigDict:
 def packing() -> ConfigDict:
     """How samples are packed into rows (jaxagent/training/batch.py): memory, never the result."""
     c = ConfigDict()
-    c.row_lengths = (256, 512, 768, 1024)  # tokens of a row; the shortest that hold a batch
-    c.call_tokens = 4096  # tokens of a micro-batch, padding included
-    c.image_tokens = 1024  # tokens of the distinct images of a micro-batch
-    c.chunk = 128  # scored tokens of a row whose logits exist at a time
+    c.row_lengths = (320, 640, 960)  # tokens of a row; the shortest that hold a batch
+    c.call_tokens = 10240  # tokens of a micro-batch, padding included
+    c.image_tokens = 3072  # tokens of the distinct images of a micro-batch
+    c.chunk = 160  # scored tokens of a row whose logits exist at a time
     return c
 
 
@@ -274,12 +274,12 @@ def sft() -> ConfigDict:
     c = ConfigDict()
     c.steps = 0  # updates; 0 = skip supervised training
     c.minutes = 0.0  # stop after this many minutes of training; 0 = by steps alone
-    c.batch = 64  # dialogues an update
+    c.batch = 32  # dialogues an update
     c.verdict_weight = 1.0  # of the same / different target after each candidate image
-    c.traces = 4096  # demonstrations asked for; a share is left out as not usable
+    c.traces = 4000  # demonstrations asked for; a share is left out as not usable
     c.fiction = 0.75  # share of single-hop traces told in a fictional world
-    c.single = 0.7  # share of single-hop questions
-    c.max_tokens = 384  # longer traces are left out
+    c.single = 0.9  # share of single-hop questions
+    c.max_tokens = 320  # longer traces are left out
     return c
 
 

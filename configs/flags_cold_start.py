@@ -15,7 +15,7 @@ def get_config():
     c.optimizer.schedule = "cosine"
     c.optimizer.weight_decay = 0.01
     c.warm_start.steps = 900
-    c.sft.steps = 500
+    c.sft.steps = 640
     c.rl.steps = 0
     c.checkpoint.every = 50
     return c

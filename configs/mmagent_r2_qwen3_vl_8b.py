@@ -27,5 +27,7 @@ def get_config():
     c.packing.row_lengths = (4096, 8192, 16384)
     c.packing.call_tokens = 65536
     c.packing.image_tokens = 32768
+    c.packing.chunk = 128
+    c.model.remat = True
     c.sharding.fsdp = 16
     return c
