@@ -186,7 +186,14 @@ class Learning:
     @cached_property
     def ladder(self) -> list[Shape]:
         rows = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
-        return record(PackingConfig, self.config, "packing", min_rows=rows).ladder()
+        ladder = record(PackingConfig, self.config, "packing", min_rows=rows).ladder()
+        chunk = self.config.packing.chunk
+        if uneven := [shape.targets for shape in ladder if shape.targets % chunk]:
+            raise UserError(
+                f"config.packing.chunk is {chunk}, which does not divide {uneven[0]} scored tokens "
+                "of a row. Give a divisor of half of every row length and of the last one."
+            )
+        return ladder
 
     def pictures(self, params: Params) -> PictureSource:
         """Images for the update: features of a frozen tower, patches for one that learns."""

@@ -1,20 +1,24 @@
 """`jaxagent sweep`: every row of a config's `sweep()`, one JSON line a run; finished rows are kept.
 
 Each row runs in `<workdir>/<name>` with its own resume; all share `<workdir>/kb` and the
-compilation cache. A row that is in the results file already is skipped, so the same command goes on
-after a stop.
+compilation cache, and rows that begin alike share the evaluation before training. A row that is in
+the results file already is skipped, so the same command goes on after a stop.
 """
 
 import argparse
 import importlib
 import json
+import shutil
 import time
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from ml_collections import ConfigDict
+
 from jaxagent.cli import build
 from jaxagent.cli.agent import assemble
-from jaxagent.cli.configs import config_flags, read_config
+from jaxagent.cli.configs import config_flags, flat, read_config
 from jaxagent.cli.errors import UserError
 from jaxagent.cli.learning import trained
 from jaxagent.cli.progress import Bars
@@ -66,11 +70,18 @@ def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -
     folder = WorkFolder(root.root / name)
     folder.root.mkdir(exist_ok=True)
     claim(folder, config)
+    shared = root.root / "evaluation" / f"{start_key(config)}.jsonl"
+    if shared.exists() and not folder.dialogues("before").exists():
+        folder.dialogues("before").parent.mkdir(exist_ok=True)
+        shutil.copyfile(shared, folder.dialogues("before"))
     started = time.monotonic()
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
         agent, params = assemble(config, world, folder, bars)
         result = trained(agent, params, folder, bars)
+    if folder.dialogues("before").exists():
+        shared.parent.mkdir(exist_ok=True)
+        shutil.copyfile(folder.dialogues("before"), shared)
     return result_line(
         name=name,
         config=config_name,
@@ -82,3 +93,14 @@ def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -
         after=result.after,
         versions=versions(),
     )
+
+
+def start_key(config: ConfigDict) -> str:
+    """The same for rows whose evaluation before training is the same, so that it is run once."""
+    fields = dict(flat(config))
+    if config.model.folder != "new":
+        learning = ("algorithm", "optimizer", "packing", "sft", "rl", "checkpoint", "report")
+        fields = {k: v for k, v in fields.items() if k.partition(".")[0] not in learning}
+        if config.evaluation.temperature == 0:
+            del fields["seed"]
+    return f"before-{zlib.crc32(repr(sorted(fields.items())).encode()):08x}"

@@ -34,6 +34,7 @@ QUICK = [
     "--config.rollout.image_rows=(8,)",
     "--config.packing.row_lengths=(512,)",
     "--config.packing.call_tokens=1024",
+    "--config.packing.chunk=128",
     "--config.rl.questions=2",
     "--config.rl.samples=2",
 ]

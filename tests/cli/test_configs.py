@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from jaxagent.cli.configs import config_flags, flat, like, literal, read_config
 from jaxagent.cli.errors import UserError
+from jaxagent.cli.sweep import start_key
 
 EXPERIMENT = "flags_mmagent_r2_grpo"
 
@@ -92,3 +93,13 @@ def test_flat_names_are_sorted_and_dotted():
     names = [name for name, _ in flat(read_config(EXPERIMENT, {}))]
     assert names == sorted(names, key=lambda name: name.split("."))
     assert "data.flags.seed" in names
+
+
+def test_rows_that_begin_alike_share_the_evaluation_before_training():
+    first = start_key(read_config(EXPERIMENT, {"seed": 0}))
+    assert start_key(read_config(EXPERIMENT, {"seed": 1, "rl.shuffle": "advantages"})) == first
+    assert start_key(read_config(EXPERIMENT, {"evaluation.questions": 3})) != first
+    warm = {"evaluation.temperature": 1.0}
+    assert start_key(read_config(EXPERIMENT, warm)) != start_key(
+        read_config(EXPERIMENT, warm | {"seed": 1})
+    )

@@ -20,7 +20,10 @@ def run(capsys, *words: str) -> tuple[int, str, str]:
     [
         (["trian"], "invalid choice: 'trian'"),
         (["train"], "--config"),
-        (["train", "--config", "flags_mmagent_r2_gpro", "--workdir", "w"], "Did you mean 'flags_mmagent_r2_grpo'?"),
+        (
+            ["train", "--config", "flags_mmagent_r2_gpro", "--workdir", "w"],
+            "Did you mean 'flags_mmagent_r2_grpo'?",
+        ),
         (["train", "--confg", "x"], "--config"),
         (["kb", "biuld"], "invalid choice: 'biuld'"),
         (["quickstart", "--shrot"], "--shrot"),
