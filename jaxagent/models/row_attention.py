@@ -46,32 +46,54 @@ def _one_row(
     k, g, t, h = queries.shape
     length = cache.pages.shape[2]
     block = min(BLOCK, length)
-    queries = (queries * h**-0.5).reshape(k, g * t, h)
-    last = jnp.tile(start + jnp.arange(t), g)
+    joined = t == 1  # for so few queries, one wide product takes less time than one for each head
+    asked = (queries * h**-0.5).reshape(k, g * t, h)
+    asked = _spread(asked) if joined else asked
+    last = jnp.tile(start + jnp.arange(t), asked.shape[1] // t)
 
     def step(at, carry):
         peak, total, taken = carry
         first = jnp.minimum(at * block, length - block)  # the last block may overlap the one before
         both = jax.lax.dynamic_slice(
             cache.pages, (layer, row, first, 0, 0), (1, 1, block, 2 * k, h)
-        )[0, 0].astype(queries.dtype)
-        scores = jnp.stack([_dot(queries[head], both[:, head].T) for head in range(k)])
+        )[0, 0].astype(asked.dtype)
+        if joined:
+            keys = values = both.reshape(1, block, 2 * k * h)
+        else:
+            keys, values = jnp.split(both.transpose(1, 0, 2), 2)
+        scores = _product("pxc,psc->pxs", asked, keys)
         slots = first + jnp.arange(block)
         visible = (slots[None] <= last[:, None]) & (slots[None] >= at * block)
         scores = jnp.where(visible[None], scores, jnp.finfo(jnp.float32).min)
         new_peak = jnp.maximum(peak, jnp.max(scores, -1))
         shrink = jnp.exp(peak - new_peak)
         weights = jnp.exp(scores - new_peak[:, :, None])
-        values = [_dot(weights[head].astype(both.dtype), both[:, k + head]) for head in range(k)]
         total = total * shrink + jnp.sum(weights, -1)
-        return new_peak, total, taken * shrink[:, :, None] + jnp.stack(values)
+        new = _product("pxs,psc->pxc", weights.astype(values.dtype), values)
+        return new_peak, total, taken * shrink[:, :, None] + new
 
-    peak = jnp.full((k, g * t), jnp.finfo(jnp.float32).min)
-    carry = (peak, jnp.zeros_like(peak), jnp.zeros((k, g * t, h)))
+    peak = jnp.full(asked.shape[:2], jnp.finfo(jnp.float32).min)
+    carry = (peak, jnp.zeros_like(peak), jnp.zeros(asked.shape))
     num_blocks = jnp.minimum((start + t - 1) // block + 1, -(-length // block))
     _, total, taken = jax.lax.fori_loop(0, num_blocks, step, carry)
-    return (taken / total[:, :, None]).reshape(k, g, t, h).astype(queries.dtype)
+    taken = taken / total[:, :, None]
+    if joined:
+        by_head = taken.reshape(k, g, 2 * k, h)
+        taken = jnp.stack([by_head[head, :, k + head] for head in range(k)])
+    return taken.reshape(k, g, t, h).astype(queries.dtype)
 
 
-def _dot(x: Float[Array, "x c"], y: Float[Array, "c y"]) -> Float[Array, "x y"]:
-    return jnp.dot(x, y, preferred_element_type=jnp.float32)
+def _spread(queries: Float[Array, "k g h"]) -> Float[Array, "1 n c"]:
+    """Queries as wide as a whole slot, zero but at their own key head.
+
+    two key heads     q0  ->  q0  0  .  .      a slot holds  k0 k1 v0 v1
+                      q1  ->   0 q1  .  .
+    """
+    k, g, h = queries.shape
+    wide = jnp.zeros((k, g, 2 * k, h), queries.dtype)
+    own = jnp.arange(k)
+    return wide.at[own, :, own].set(queries).reshape(1, k * g, 2 * k * h)
+
+
+def _product(axes: str, x: Array, y: Array) -> Array:
+    return jnp.einsum(axes, x, y, preferred_element_type=jnp.float32)

@@ -14,7 +14,7 @@ def case(length: int, num_tokens: int):
     return cache, q
 
 
-@pytest.mark.parametrize("length", [5, BLOCK, 2 * BLOCK, 2 * BLOCK + 40])
+@pytest.mark.parametrize("length", [5, 2 * BLOCK + 40])
 @pytest.mark.parametrize("num_tokens", [1, 5])
 def test_row_after_row_equals_all_rows_at_once(length, num_tokens):
     cache, q = case(length, num_tokens)
@@ -23,17 +23,18 @@ def test_row_after_row_equals_all_rows_at_once(length, num_tokens):
     layer = jnp.int32(1)
     k, v = cached_keys_values(cache, layer, place, length=length)
     expected = attention(q, k, v, cache_mask(start, num_tokens, length))
-    np.testing.assert_allclose(row_attention(q, cache, layer, place), expected, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(row_attention)(q, cache, layer, place), expected, atol=1e-5)
 
 
-def test_slots_behind_a_row_are_never_read():
-    cache, q = case(2 * BLOCK, 3)
+@pytest.mark.parametrize("num_tokens", [1, 3])
+def test_slots_behind_a_row_are_never_seen(num_tokens):
+    cache, q = case(2 * BLOCK, num_tokens)
     place = Place(jnp.arange(3), jnp.array([0, 7, BLOCK - 2]))
-    filled = jnp.arange(2 * BLOCK)[None] < (place.start + 3)[:, None]
+    filled = jnp.arange(2 * BLOCK)[None] < (place.start + num_tokens)[:, None]
     left_over = jnp.where(filled[None, :, :, None, None], cache.pages[:, :3], 1e30)
     clean = jnp.where(filled[None, :, :, None, None], cache.pages[:, :3], 0.0)
     layer = jnp.int32(0)
+    attend = jax.jit(row_attention)
     np.testing.assert_array_equal(
-        row_attention(q, KVCache(left_over), layer, place),
-        row_attention(q, KVCache(clean), layer, place),
+        attend(q, KVCache(left_over), layer, place), attend(q, KVCache(clean), layer, place)
     )
