@@ -3,7 +3,7 @@
 It is `train` on the experiment `flags_mmagent_r2_grpo` with shorter runs: the base is built with
 query views left to be rendered when looked at, MMAgent-R2 learns by GRPO for a few minutes from the
 cold start that ships with the package, and at most 200 questions are asked before and after.
-`--short` does the same with a handful of steps and questions, for CI.
+`--short` does the same with thirty countries and a handful of steps and questions, for CI.
 """
 
 import argparse
@@ -20,13 +20,25 @@ from jaxagent.report.run import headlines, scalar_curves
 
 EXPERIMENT = "flags_mmagent_r2_grpo"
 USUAL = {"rl.minutes": 4.0, "evaluation.questions": 200}
+SHORT_COUNTRIES = (
+    *("td", "fr", "it", "de", "be", "ie", "ci", "ml", "gn", "pe", "at", "lv", "pl", "id", "ng"),
+    *("co", "ec", "ve", "se", "no", "fi", "dk", "is", "jp", "bd", "pw", "la", "vn", "cn", "tr"),
+)
 SHORT = {
+    "data.flags.countries": SHORT_COUNTRIES,
+    "data.flags.val_entities": 6,
+    "data.flags.test_entities": 8,
+    "retrieval.measured": 20,
+    "rollout.slots": 16,
+    "rollout.rows": (16,),
+    "rollout.image_rows": (16,),
+    "rollout.chunk_lengths": (64, 128),
+    "packing.row_lengths": (640,),
     "rl.minutes": 0.0,
     "rl.steps": 2,
     "rl.questions": 4,
     "rl.samples": 4,
     "evaluation.questions": 16,
-    "retrieval.measured": 20,
     "report.dialogues": 16,
 }
 

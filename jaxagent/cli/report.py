@@ -15,7 +15,7 @@ from jaxagent.cli.errors import UserError, told
 from jaxagent.cli.tables import markdown_table
 from jaxagent.cli.work import WorkFolder
 from jaxagent.data.views import FlagImages
-from jaxagent.evaluation import read_rows
+from jaxagent.evaluation import metrics, read_rows
 from jaxagent.report.page import write_report
 from jaxagent.report.records import Report
 from jaxagent.report.results import read_results, results_table
@@ -28,16 +28,27 @@ SHOWN_VERSIONS = ("jaxagent", "jax", "flax", "optax", "transformers", "scann")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", help="the work folder of a run")
     parser.add_argument("--results", help="a results file of `jaxagent sweep`")
-    parser.add_argument("--readme", help="write the results between this file's markers instead")
+    parser.add_argument(
+        "--readme",
+        help="write between this file's markers: the results, or without --results the cold start",
+    )
+    parser.add_argument("--card", help="write what made the policy of --workdir to this JSON file")
     parser.add_argument("--output", help="the page; by default report.html beside its source")
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     if rest:
         raise UserError(f"Unknown argument {rest[0]!r}. See `jaxagent report --help`.")
+    if options.readme and not options.results and not options.workdir:
+        fill(Path(options.readme), "cold-start", readme_cold_start())
+        print(f"Written: {options.readme}")
+        return 0
     if bool(options.workdir) == bool(options.results):
         raise UserError("Give either --workdir of a run or --results of a sweep.")
-    if options.workdir:
+    if options.card:
+        folder, page = WorkFolder.at(options.workdir), Path(options.card)
+        page.write_text(json.dumps(policy_card(folder), indent=1) + "\n")
+    elif options.workdir:
         folder = WorkFolder.at(options.workdir)
         output = Path(options.output) if options.output else folder.report
         page = page_of_run(folder, saved_config(folder.config), output=output)
@@ -148,6 +159,62 @@ def readme_results(path: Path) -> str:
     """The README's results, as Markdown."""
     lines = checked_results(path)
     return "\n".join(markdown_table(results_table(lines, split)) for split in splits_of(lines))
+
+
+def policy_card(folder: WorkFolder) -> dict:
+    """What made the policy of a supervised training, and its figures where it was evaluated."""
+    config = saved_config(folder.config)
+    seconds = [row["time/sft"] for row in read_scalars(folder.metrics) if "time/sft" in row]
+    rows = [
+        row
+        for path in sorted(folder.dialogues("x").parent.glob("*.jsonl"))
+        for row in read_rows(path)
+    ]
+    if not seconds or not rows:
+        raise UserError(
+            f"{folder.root} holds no supervised training with an evaluation. Run `jaxagent train "
+            "--config flags_cold_start` and `jaxagent evaluate` there first."
+        )
+    shown = ("dialogues", "accuracy", "ident", "R@1", "R@15", "reward")
+    return {
+        "command": "jaxagent train --config flags_cold_start --workdir work/cold_start",
+        "seed": config.seed,
+        "warm_start_steps": config.warm_start.steps,
+        "sft_steps": len(seconds),
+        "sft_minutes": round(seconds[-1] / 60, 1),
+        "figures": {
+            split: {
+                name: round(value, 4)
+                for name, value in metrics([row for row in rows if row["split"] == split]).items()
+                if name in shown
+            }
+            for split in sorted({row["split"] for row in rows})
+        },
+        "versions": versions(),
+    }
+
+
+def readme_cold_start() -> str:
+    """What the shipped policy's card says, as Markdown."""
+    card = json.loads((build.policy_folder("shipped") / "card.json").read_text())
+    names = ("dialogues", "accuracy", "ident", "R@1", "R@15", "reward")
+    rows = [
+        f"| {split} | {figures['dialogues']:.0f} | "
+        + " | ".join(f"{100 * figures[name]:.1f}" for name in names[1:-1])
+        + f" | {figures['reward']:.2f} |"
+        for split, figures in card["figures"].items()
+    ]
+    return "\n".join(
+        [
+            f"`{card['command']}`, seed {card['seed']}: {card['warm_start_steps']} steps of warm "
+            f"start, then {card['sft_steps']} of SFT in {card['sft_minutes']} minutes on two CPU "
+            "cores that other work shared.",
+            "",
+            "| split | questions | accuracy % | ident. % | R@1 % | R@15 % | reward |",
+            "|---|---|---|---|---|---|---|",
+            *rows,
+        ]
+    )
 
 
 def fill(path: Path, name: str, text: str) -> None:
