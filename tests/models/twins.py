@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -39,10 +40,10 @@ class Batch(NamedTuple):
 
 
 @cache
-def hf_model() -> Qwen3VLForConditionalGeneration:
-    """The folder of `tiny.policy_folder` as transformers reads it."""
+def hf_model(folder: Path | None = None) -> Qwen3VLForConditionalGeneration:
+    """A folder as transformers reads it; `tiny.policy_folder` when none is given."""
     model = Qwen3VLForConditionalGeneration.from_pretrained(
-        tiny.policy_folder(), dtype=torch.float32, attn_implementation="eager"
+        folder or tiny.policy_folder(), dtype=torch.float32, attn_implementation="eager"
     )
     return model.eval()
 
@@ -131,7 +132,7 @@ def hf_arguments(one: Context, image_token: int) -> dict[str, torch.Tensor]:
     return arguments
 
 
-def hf_logits(one: Context, *, image_token: int) -> np.ndarray:
+def hf_logits(one: Context, *, image_token: int, folder: Path | None = None) -> np.ndarray:
     """transformers' logits of one context."""
     with torch.no_grad():
-        return hf_model()(**hf_arguments(one, image_token)).logits[0].numpy()
+        return hf_model(folder)(**hf_arguments(one, image_token)).logits[0].numpy()

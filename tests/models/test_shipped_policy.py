@@ -1,0 +1,24 @@
+"""The policy that ships with the package is a Qwen3-VL like any other: transformers agrees."""
+
+import numpy as np
+
+from jaxagent.cli.build import policy_folder
+from jaxagent.processing.policy import load_policy
+from tests.models import twins
+
+LIMIT = 20 * 2**20
+
+
+def test_the_shipped_policy_equals_transformers_on_its_folder():
+    folder = policy_folder("shipped")
+    policy, params = load_policy(folder)
+    layout = (6, (1, 4, 4), 5, (1, 4, 4), 1, (1, 4, 4), 7)
+    one = twins.context(policy, layout, seed=0)
+    ours = twins.logits(policy.model, params, twins.batch(policy, [one]))[0, : len(one.ids)]
+    theirs = twins.hf_logits(one, image_token=policy.model.config.image_token, folder=folder)
+    assert theirs.std() > 1
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_the_shipped_policy_is_small():
+    assert sum(file.stat().st_size for file in policy_folder("shipped").iterdir()) < LIMIT
