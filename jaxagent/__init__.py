@@ -1,1 +1,2 @@
-"""Vision-language search agents on TPU: rollouts with host-side retrieval and sharded policy updates."""
+"""Vision-language search agents on TPU: rollouts with host-side retrieval and sharded policy
+updates."""

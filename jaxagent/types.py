@@ -1,7 +1,8 @@
 """The nouns of the project: questions, parts of a context, turns, dialogues and trajectories.
 
-Host records are frozen, keyword-only dataclasses; nothing here touches a device. An image is named by a
-key (`ImageRef`), and its pixels are looked up by whoever needs them, so a record stays small and printable.
+Host records are frozen, keyword-only dataclasses; nothing here touches a device. An image is named
+by a key (`ImageRef`), and its pixels are looked up by whoever needs them, so a record stays small
+and printable.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-Split = Literal["train", "val_unseen_question", "val_unseen_entity", "unseen_question", "unseen_entity"]
-AnswerKind = Literal["String", "Time", "Numerical"]
-Family = Literal["single", "bridge", "compare"]
+Split = Literal["train", "val_unseen_question", "val_unseen_entity", "unseen_question",
+"unseen_entity"] AnswerKind = Literal["String", "Time", "Numerical"] Family = Literal["single",
+"bridge", "compare"]
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,9 @@ class Passage:
 class Turn:
     """What one author added to a dialogue.
 
-    `text` of a policy's turn is a view of its tokens (up to and including the stop string); the tokens are
-    the truth. `action` is the method's own action record, `found` what the environment returned with it.
+    `text` of a policy's turn is a view of its tokens (up to and including the stop string); the
+    tokens are the truth. `action` is the method's own action record, `found` what the environment
+    returned with it.
     """
 
     author: Literal["policy", "environment"]
@@ -106,8 +108,8 @@ class ImageSpan:
 class Trajectory:
     """A finished dialogue with the exact tokens it was sampled in.
 
-    `written` is True on tokens that the policy sampled (the only ones with loss); `log_probs` are under the
-    distribution sampled from, and 0 elsewhere.
+    `written` is True on tokens that the policy sampled (the only ones with loss); `log_probs` are
+    under the distribution sampled from, and 0 elsewhere.
     """
 
     dialogue: Dialogue

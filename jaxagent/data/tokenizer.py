@@ -89,9 +89,7 @@ CHAT_TEMPLATE = """\
 """
 
 
-def trained_tokenizer(
-    texts: Iterable[str], *, vocab: int, words: Sequence[str] = ()
-) -> Tokenizer:
+def trained_tokenizer(texts: Iterable[str], *, vocab: int, words: Sequence[str] = ()) -> Tokenizer:
     """A tokenizer of exactly `vocab` tokens, fewer when the texts hold too few pairs to merge.
 
     `words` (a method's tags, say) get a token of their own each, as `<think>` has one. Raises

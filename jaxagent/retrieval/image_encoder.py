@@ -1,7 +1,7 @@
 """Image vectors from a folder of our small convolutional encoder.
 
-    folder/card.json           sizes, and what made the weights: command, seed, time, recall
-           model.safetensors   one tensor a parameter, named by its path
+folder/card.json           sizes, and what made the weights: command, seed, time, recall
+       model.safetensors   one tensor a parameter, named by its path
 """
 
 import json

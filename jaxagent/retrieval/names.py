@@ -1,7 +1,7 @@
 """Names of entities as agents write them: compared in one normal form, unique in a base.
 
-    Georgia, Georgia, georgia   ->  Georgia, Georgia (2), georgia (3)
-    None                        ->  None (entity)        ("None" is how an agent rejects a batch)
+Georgia, Georgia, georgia   ->  Georgia, Georgia (2), georgia (3)
+None                        ->  None (entity)        ("None" is how an agent rejects a batch)
 """
 
 import unicodedata

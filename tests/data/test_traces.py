@@ -126,7 +126,7 @@ def test_mmagent_single():
         " Romania Chad Mali France Guinea",
         "<reason>no yes no no no</reason><rerank>Chad</rerank>",
         "Image 1 is Chad.",
-        '<reason>Read.</reason>'
+        "<reason>Read.</reason>"
         '<search_call>{"text": ["Chad: What is the capital of this country?"]}</search_call>',
         "Chad. Capital: N'Djamena",
         "<reason>Found.</reason><answer>N'Djamena</answer>",
