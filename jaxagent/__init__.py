@@ -1,2 +1,1 @@
-"""Vision-language search agents on TPU: rollouts with host-side retrieval and sharded policy
-updates."""
+"""Vision-language search agents in JAX: rollouts with host-side retrieval, sharded updates."""

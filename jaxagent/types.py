@@ -12,9 +12,11 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-Split = Literal["train", "val_unseen_question", "val_unseen_entity", "unseen_question",
-"unseen_entity"] AnswerKind = Literal["String", "Time", "Numerical"] Family = Literal["single",
-"bridge", "compare"]
+Split = Literal[
+    "train", "val_unseen_question", "val_unseen_entity", "unseen_question", "unseen_entity"
+]
+AnswerKind = Literal["String", "Time", "Numerical"]
+Family = Literal["single", "bridge", "compare"]
 
 
 @dataclass(frozen=True)
