@@ -15,7 +15,13 @@ from jaxagent.types import Passage, Question, Split
 # Two pairs with the same flag (td ro, no sj), two shapes that are not oblong (np, ch), neighbours.
 COUNTRIES = ("td", "ro", "no", "sj", "np", "ch", "fr", "de", "it", "at", "ne", "ng", "jp")
 SMALL = FlagsConfig(
-    countries=COUNTRIES, val_entities=2, test_entities=3, views=4, pairs=(4, 4), seed=3
+    countries=COUNTRIES,
+    max_words=35,
+    val_entities=2,
+    test_entities=3,
+    views=4,
+    pairs=(4, 4),
+    seed=3,
 )
 
 
@@ -41,9 +47,10 @@ def benchmark(benchmark_folder: Path) -> Benchmark:
 
 @pytest.fixture(scope="session")
 def text() -> Text:
-    config = FlagsConfig()
+    config = FlagsConfig(max_words=35)
     countries = read_countries()
-    by_id = {passage.id: passage for passage in passages(countries)}
+    texts = passages(countries, max_words=config.max_words)
+    by_id = {passage.id: passage for passage in texts}
     splits = entity_splits([country.id for country in countries], config)
     questions = make_questions(countries, by_id, config, splits)
     return Text(config, countries, by_id, splits, questions)
