@@ -64,7 +64,7 @@ class FeatureCache:
         return self._grids[key]
 
     def features(self, params: Params, keys: Iterable[str], *, version: int) -> dict[str, Features]:
-        """Features of each key under the weights of `version`."""
+        """Features of each key, in the order asked for, under the weights of `version`."""
         if version != self._version:
             self._kept.clear()
             self.num_bytes = 0
@@ -80,7 +80,7 @@ class FeatureCache:
                 found |= self._encoded(params, missing[at : at + self.image_rows[-1]], grid)
         for key in keys:
             self._keep(key, found[key])
-        return found
+        return {key: found[key] for key in keys}
 
     def _encoded(self, params: Params, keys: Sequence[str], grid: Grid) -> dict[str, Features]:
         values = [self._taken_patches(key) for key in keys]
