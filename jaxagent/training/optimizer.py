@@ -8,8 +8,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float, Int
 
 from jaxagent.trees import Params, map_named
 
@@ -30,11 +32,6 @@ class OptimizerConfig:
     clip_norm: float = 1.0
 
     def __post_init__(self):
-        allowed = ("constant", "cosine", "linear")
-        if self.schedule not in allowed:
-            raise ValueError(
-                f"optimizer.schedule is {self.schedule!r}; it is one of {', '.join(allowed)}."
-            )
         if not 0 <= self.warmup < 1:
             raise ValueError(f"optimizer.warmup is {self.warmup}; it is a share from 0 up to 1.")
         for name in ("learning_rate", "weight_decay", "clip_norm"):
@@ -52,7 +49,8 @@ def learning_rate(config: OptimizerConfig, num_updates: int) -> optax.Schedule:
         "linear": optax.linear_schedule(peak, 0.0, num_left),
     }[config.schedule]
 
-    def rate(update):
+    def rate(update: Int[Array, ""] | int) -> Float[Array, ""]:
+        update = jnp.asarray(update, jnp.float32)
         warm = peak * (update + 1) / max(num_warm, 1)
         return jnp.where(update < num_warm, warm, after(update - num_warm))
 
@@ -61,7 +59,7 @@ def learning_rate(config: OptimizerConfig, num_updates: int) -> optax.Schedule:
 
 def make_optimizer(config: OptimizerConfig, num_updates: int) -> optax.GradientTransformation:
     """The transformation from gradients to what is added to the parameters."""
-    return optax.chain(
+    chain = optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optax.adamw(
             learning_rate(config, num_updates),
@@ -72,6 +70,13 @@ def make_optimizer(config: OptimizerConfig, num_updates: int) -> optax.GradientT
             mask=_decayed,
         ),
     )
+
+    def update(gradients: Params, state: optax.OptState, params: Params):
+        # optax raises a float to the power of its integer count
+        with jax.numpy_dtype_promotion("standard"):
+            return chain.update(gradients, state, params)
+
+    return optax.GradientTransformation(chain.init, update)
 
 
 def _decayed(params: Params) -> Params:

@@ -122,10 +122,11 @@ class Update:
     config: StepConfig = StepConfig()
 
     def learner(self, params: Params) -> Learner:
-        """The learner at step 0, placed by the rule table."""
+        """The learner at step 0, placed by the rule table; `params` stay the caller's."""
         placed = jax.device_put(params, param_shardings(self.rules, params, self.mesh))
         trained, frozen = split(placed, self.config.frozen)
-        optimizer = jax.jit(self.optimizer.init, out_shardings=self._optimizer_shardings(trained))
+        trained = jax.tree.map(jnp.copy, trained)  # updates use up what they are given
+        optimizer = jax.jit(self.optimizer.init, out_shardings=self._optimizer_shardings)
         step = jax.device_put(jnp.zeros((), jnp.int32), self._replicated)
         return Learner(step, trained, frozen, optimizer(trained))
 
@@ -137,7 +138,7 @@ class Update:
         Raises:
             NonFiniteGradient: it carries the learner as it was; the one given is used up.
         """
-        total = self._zeros(learner.params)
+        total = self.no_total(learner.params)
         for batch in batches:
             total = self.accumulate(learner, total, self.placed(batch))
         learner, report = self.apply(learner, total)
@@ -181,12 +182,19 @@ class Update:
                 jax.tree.map(jnp.add, total.gradients, gradients), _added(total.sums, sums)
             )
 
-        return jax.jit(accumulate, donate_argnums=1)
+        return jax.jit(accumulate, donate_argnums=1, out_shardings=self._total_shardings)
+
+    def apply(self, learner: Learner, total: Total) -> tuple[Learner, Report]:
+        """The learner after one optimiser step; a gradient that is not finite leaves it as it was.
+
+        The learner that is given is used up, but for its frozen parameters.
+        """
+        after, report = self.apply_trained(learner._replace(frozen={}), total)
+        return after._replace(frozen=learner.frozen), report
 
     @cached_property
-    def apply(self):
-        """(learner, total) -> (learner, report); a gradient that is not finite leaves the
-        learner."""
+    def apply_trained(self):
+        """`apply` as the compiled program, to which frozen parameters are unknown."""
 
         def apply(learner: Learner, total: Total) -> tuple[Learner, Report]:
             norm = optax.global_norm(total.gradients)
@@ -200,18 +208,26 @@ class Update:
             learner = jax.tree.map(lambda new, old: jnp.where(good, new, old), after, learner)
             return learner, Report(norm, finite)
 
-        return jax.jit(apply, donate_argnums=0)
+        learner = Learner(
+            step=self._replicated,
+            params=self._trained_shardings,
+            frozen={},
+            optimizer=self._optimizer_shardings,
+        )
+        return jax.jit(apply, donate_argnums=0, out_shardings=(learner, self._replicated))
 
     @cached_property
     def _replicated(self) -> NamedSharding:
         return NamedSharding(self.mesh, P())
 
     @cached_property
-    def _zeros(self):
-        def zeros(params: Params) -> Total:
+    def no_total(self):
+        """(trained parameters) -> the total of no micro-batches."""
+
+        def no_total(params: Params) -> Total:
             return Total(jax.tree.map(jnp.zeros_like, params), _no_sums())
 
-        return jax.jit(zeros)
+        return jax.jit(no_total, out_shardings=self._total_shardings)
 
     @cached_property
     def _banned(self) -> Bool[np.ndarray, " v"]:
@@ -219,15 +235,25 @@ class Update:
         banned[list(self.config.banned)] = True
         return banned
 
-    def _optimizer_shardings(self, params: Params) -> Any:
+    @cached_property
+    def _trained_shardings(self) -> Params:
+        shardings = param_shardings(self.rules, self.model.shapes(), self.mesh)
+        return split(shardings, self.config.frozen)[0]
+
+    @cached_property
+    def _total_shardings(self) -> Total:
+        """Gradients lie where their parameters lie."""
+        return Total(self._trained_shardings, Sums(*[self._replicated] * len(Sums._fields)))
+
+    @cached_property
+    def _optimizer_shardings(self) -> Any:
         """Moments lie where their parameters lie, counters everywhere."""
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-        shapes = jax.eval_shape(self.optimizer.init, params)
+        trained, _ = split(self.model.shapes(), self.config.frozen)
         return optax.tree_utils.tree_map_params(
             self.optimizer,
             lambda _, sharding: sharding,
-            shapes,
-            shardings,
+            jax.eval_shape(self.optimizer.init, trained),
+            self._trained_shardings,
             transform_non_params=lambda _: self._replicated,
         )
 

@@ -1,12 +1,12 @@
 """Random samples, trajectories and updates of the tiny model, for the tests of training."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxagent.algorithms.table import ALGORITHMS
-from jaxagent.models.qwen3_vl import Model
 from jaxagent.rollout.features import Features
 from jaxagent.sharding import MeshSizes, make_mesh, policy_rules
 from jaxagent.training.batch import PictureSource, Shape, micro_batches
@@ -18,6 +18,8 @@ from jaxagent.trees import Params
 from jaxagent.types import ImageSpan
 from tests import tiny
 
+MODEL = tiny.model(layers=2)
+PARAMS = tiny.params(MODEL)
 MERGE, GRID, VOCAB = 2, (1, 4, 4), 64
 NUM_TOKENS = 4
 """Of one image."""
@@ -49,35 +51,36 @@ def patches(key: str) -> np.ndarray:
     return rng.random((16, 3 * 2 * 4 * 4), np.float32)
 
 
-def frozen(model: Model, params: Params) -> PictureSource:
+def frozen(params: Params) -> PictureSource:
     """Features of the images under the given parameters."""
+    encode = jax.jit(MODEL.encode_images, static_argnums=2)
+
+    @cache
+    def feature(key):
+        one = encode(params, jnp.asarray(patches(key))[None], GRID)
+        return Features(np.asarray(one.tokens[0]), np.asarray(one.deepstack[:, 0]))
 
     def features(keys):
-        found = {}
-        for key in keys:
-            one = model.encode_images(params, patches(key)[None], GRID)
-            found[key] = Features(np.asarray(one.tokens[0]), np.asarray(one.deepstack[:, 0]))
-        return found
+        return {key: feature(key) for key in keys}
 
-    return partial(feature_pictures, model, features)
+    return partial(feature_pictures, MODEL, features)
 
 
 PATCHES: PictureSource = partial(patch_pictures, patches, MERGE)
 
 
+@cache
 def update(
     name: str = "grpo",
     *,
     mesh: MeshSizes | None = None,
-    devices=None,
     learning_rate: float = 1e-3,
     **config,
 ) -> Update:
-    """An update of the tiny model; without a mesh on one device."""
-    devices = jax.devices()[: 8 if mesh else 1] if devices is None else devices
-    model = tiny.model()
+    """An update of the tiny model, without a mesh on one device; compiled once for all tests."""
+    devices = jax.devices()[: 8 if mesh else 1]
     return Update(
-        model=model,
+        model=MODEL,
         algorithm=ALGORITHMS[name],
         optimizer=make_optimizer(OptimizerConfig(learning_rate=learning_rate, warmup=0.0), 10),
         mesh=make_mesh(mesh or MeshSizes(), devices),
@@ -100,7 +103,7 @@ def batches(the_update: Update, the_samples, pictures, shape: Shape = SHAPE, **o
 
 def total_of(the_update: Update, learner, the_batches):
     """Gradients and sums of all micro-batches, on the host."""
-    total = the_update._zeros(learner.params)
+    total = the_update.no_total(learner.params)
     for batch in the_batches:
         total = the_update.accumulate(learner, total, the_update.placed(batch))
     return jax.device_get(total)
