@@ -296,7 +296,8 @@ class Loop:
             "seconds": seconds,
             "tokens_per_second": written / seconds,
             **generated,
-            "prefill_ratio": generated["tokens_prefilled"] / _num_environment_tokens(groups),
+            "prefill_ratio": generated["tokens_prefilled"]
+            / max(1, _num_environment_tokens(groups)),
         }
 
 

@@ -275,3 +275,9 @@ def test_a_busy_tool_gathers_the_next_batch():
 def test_a_method_needs_no_tool():
     assert isinstance(METHOD, Method)
     assert run(questions=QUESTIONS[:1], tools={}).metrics["tool_calls"] == 0
+
+
+def test_no_questions_are_no_dialogues():
+    out = run(questions=[])
+    assert out.trajectories == []
+    assert out.metrics["dialogues"] == 0
