@@ -55,6 +55,8 @@ class Checkpoints:
         arguments = ocp.args.Composite(
             learner=ocp.args.StandardSave(_saved(learner)), record=ocp.args.JsonSave(record)
         )
+        if step in self._manager.all_steps():  # one that was passed over
+            self._manager.delete(step)
         self._manager.save(step, args=arguments, force=True)
 
     def restore(self, learner: Learner) -> Restored | None:

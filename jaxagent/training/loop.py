@@ -133,9 +133,8 @@ def updated(
 
 def named_arrays(batch: MicroBatch) -> dict[str, np.ndarray]:
     """The arrays of a micro-batch by path."""
-    return {
-        name.strip("/").replace("/", "."): np.asarray(leaf) for name, leaf in flat(batch).items()
-    }
+    arrays = flat(batch._asdict())
+    return {name.replace("/", "."): np.asarray(leaf) for name, leaf in arrays.items()}
 
 
 class _Terminations:

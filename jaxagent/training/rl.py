@@ -66,18 +66,8 @@ class Scored(NamedTuple):
 
 
 def engine_sampler(engine: Engine, config: RLConfig, *, frozen_vision: bool) -> SampleGroups:
-    """Groups from an engine; image features outlive a step when the tower is frozen.
-
-    Raises:
-        ValueError: the sampling is greedy or cut, so that what it records is not what the update
-            computes, which is over the whole vocabulary.
-    """
-    sampling = engine.config.sampling
-    if sampling != Sampling(temperature=sampling.temperature) or sampling.greedy:
-        raise ValueError(
-            f"Training samples with {sampling}. The update scores whole distributions: give a "
-            "temperature above 0, and no top_k, top_p or min_p."
-        )
+    """Groups from an engine; image features outlive a step when the tower is frozen."""
+    check_sampling(engine.config.sampling)
 
     def groups(params: Params, questions: Sequence[Question], step: int) -> Rollout:
         return engine.run(
@@ -91,6 +81,18 @@ def engine_sampler(engine: Engine, config: RLConfig, *, frozen_vision: bool) -> 
         )
 
     return groups
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Raises ValueError when what sampling records is not what the update computes.
+
+    The update scores whole distributions: greedy choices and cuts are refused.
+    """
+    if sampling != Sampling(temperature=sampling.temperature) or sampling.greedy:
+        raise ValueError(
+            f"Training samples with {sampling}, but the update scores whole distributions. Give a "
+            "temperature above 0, and no top_k, top_p or min_p."
+        )
 
 
 def step_questions(questions: Sequence[Question], config: RLConfig, step: int) -> list[Question]:

@@ -197,7 +197,7 @@ class Update:
         """`apply` as the compiled program, to which frozen parameters are unknown."""
 
         def apply(learner: Learner, total: Total) -> tuple[Learner, Report]:
-            norm = optax.global_norm(total.gradients)
+            norm = optax.tree.norm(total.gradients)
             finite = jax.tree.map(lambda g: jnp.all(jnp.isfinite(g)), total.gradients)
             updates, optimizer = self.optimizer.update(
                 total.gradients, learner.optimizer, learner.params
@@ -388,7 +388,8 @@ def fill(batches: Sequence[MicroBatch]) -> dict[str, float]:
 
 def _no_sums() -> Sums:
     zeros = Sums(*(jnp.zeros(()) for _ in Sums._fields))
-    return zeros._replace(max_ratio=jnp.array(-jnp.inf), min_ratio=jnp.array(jnp.inf))
+    infinity = jnp.asarray(jnp.inf, jnp.float32)  # weakly typed, it would compile a second program
+    return zeros._replace(max_ratio=-infinity, min_ratio=infinity)
 
 
 def _added(total: Sums, sums: Sums) -> Sums:

@@ -15,7 +15,7 @@ from jaxagent.training.pictures import feature_pictures, patch_pictures
 from jaxagent.training.samples import Sample
 from jaxagent.training.step import StepConfig, Update
 from jaxagent.trees import Params
-from jaxagent.types import ImageSpan
+from jaxagent.types import ImageSpan, Question
 from tests import tiny
 
 MODEL = tiny.model(layers=2)
@@ -43,6 +43,20 @@ def samples(seed: int = 0, lengths=LENGTHS, group_size: int = 2) -> list[Sample]
         )
         for i, length in enumerate(lengths)
     ]
+
+
+def question(data_id: str) -> Question:
+    """A question about one image of Chad."""
+    return Question(
+        data_id=data_id,
+        images=("view:td",),
+        text="?",
+        kind="String",
+        family="single",
+        answers=("a",),
+        entities=("td",),
+        relation="capital",
+    )
 
 
 def patches(key: str) -> np.ndarray:
