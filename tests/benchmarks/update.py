@@ -20,9 +20,10 @@ from jaxagent.models.qwen3_vl import Model
 from jaxagent.sharding import MeshSizes, make_mesh, policy_rules
 from jaxagent.training.batch import Shape, fitting_shape, micro_batch, packed
 from jaxagent.training.optimizer import OptimizerConfig, make_optimizer
-from jaxagent.training.pictures import FeatureCache
+from jaxagent.rollout.features import Features
+from jaxagent.training.pictures import feature_pictures
 from jaxagent.training.samples import Sample
-from jaxagent.training.step import StepConfig, Update, merged
+from jaxagent.training.step import StepConfig, Update
 from jaxagent.trees import num_parameters
 from jaxagent.types import ImageSpan
 
@@ -121,14 +122,23 @@ def main() -> None:
         )
     ]
     rng = np.random.default_rng(1)
-    cache = FeatureCache(model, lambda key: rng.random((16, 1536), np.float32))
+
+    def features(keys):
+        return {
+            key: Features(
+                rng.normal(size=(4, 128)).astype(np.float32),
+                rng.normal(size=(2, 4, 128)).astype(np.float32),
+            )
+            for key in keys
+        }
+
+    source = partial(feature_pictures, model, features)
     weights = ALGORITHMS["grpo"].aggregation(
         counts(np.array([s.num_targets for s in samples]), np.array([s.group for s in samples]))
     )
 
     def batches():
         shape = fitting_shape(ladder, samples, merge=2)
-        source = partial(cache.pictures, merged(learner.params, learner.frozen))
         return [
             micro_batch(
                 samples, rows, shape, weights=weights, verdict_weight=0.0, pictures=source, merge=2
