@@ -134,7 +134,7 @@ def model() -> ConfigDict:
     c.sizes = ConfigDict()  # jaxagent/data/tiny_policy.py: of a "new" policy
     c.sizes.vocab = 2048  # tokens, special ones included
     c.sizes.width = 128  # of the text tower
-    c.sizes.layers = 3  # of the text tower
+    c.sizes.layers = 4  # of the text tower
     c.sizes.heads = 4  # query heads
     c.sizes.kv_heads = 2  # key and value heads
     c.sizes.head_size = 32  # of the text tower
@@ -149,7 +149,7 @@ def model() -> ConfigDict:
     c.sizes.deepstack = (0, 1)  # vision layers whose features enter the first text layers
     c.sizes.image_pixels = 64 * 64  # images are resized to about this area
     c.sizes.context = 4096  # tokens that the policy's files declare
-    c.sizes.rope_theta = 1e4  # base of the rotary frequencies
+    c.sizes.rope_theta = 5e6  # base of the rotary frequencies
     return c
 
 
@@ -276,6 +276,8 @@ def sft() -> ConfigDict:
     c.minutes = 0.0  # stop after this many minutes of training; 0 = by steps alone
     c.batch = 32  # dialogues an update
     c.verdict_weight = 1.0  # of the same / different target after each candidate image
+    c.look_steps = 0  # updates at the start that read traces up to their last candidates alone
+    c.look_batches = 4  # batches of traces that such an update reads
     c.traces = 4000  # demonstrations asked for; a share is left out as not usable
     c.fiction = 0.75  # share of single-hop traces told in a fictional world
     c.single = 0.9  # share of single-hop questions

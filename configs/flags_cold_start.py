@@ -15,7 +15,11 @@ def get_config():
     c.optimizer.schedule = "cosine"
     c.optimizer.weight_decay = 0.01
     c.warm_start.steps = 900
-    c.sft.steps = 640
+    c.sft.steps = 1000
+    c.sft.look_steps = 400
+    c.sft.batch = 16
+    c.sft.traces = 6000
+    c.packing.call_tokens = 5120
     c.rl.steps = 0
-    c.checkpoint.every = 50
+    c.checkpoint.every = 100
     return c

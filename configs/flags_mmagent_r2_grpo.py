@@ -15,7 +15,9 @@ def get_config():
     c = base.get_config()
     c.method.name = "mmagent_r2"
     c.algorithm.name = "grpo"
+    c.rl.steps = 60
     c.rl.minutes = MINUTES
+    c.evaluation.questions = 800
     return c
 
 

@@ -13,7 +13,9 @@ def get_config():
     c = base.get_config()
     c.method.name = "mmagent_r2"
     c.algorithm.name = "tn_gspo"
+    c.rl.steps = 60
     c.rl.minutes = 6.0
+    c.evaluation.questions = 800
     return c
 
 

@@ -398,7 +398,7 @@ def _returned(config: MMAgentR2, dialogue: Dialogue, result: Result) -> Step:
     if config.variant == "neither":
         (best,) = result.candidates
         search = replace(search, entity=best)
-        parts = (*parts, f"\nImage {image + 1} is {best.name}.")
+        parts = (*parts, f"Image {image + 1} is {best.name}.")
     dialogue = _with_image(dialogue, image, search)
     return _observe(config, dialogue, parts, result.candidates)
 

@@ -16,12 +16,15 @@ def question_parts(question: Question) -> tuple[Part, ...]:
 
 
 def candidate_parts(candidates: tuple[Candidate, ...], *, numbered: bool) -> tuple[Part, ...]:
-    """`1 <image> name 2 <image> name …`, or without numbers: a name follows the image it names."""
+    """One line a candidate, `1 <image>name`, or without numbers.
+
+    No space stands before the name: its tokens are those that `<rerank>name` takes.
+    """
     parts: list[Part] = []
     for number, candidate in enumerate(candidates, start=1):
         if numbered:
-            parts.append(f"{number} " if number == 1 else f" {number} ")
-        parts += [ImageRef(candidate.image), f" {candidate.name}"]
+            parts.append(f"{number} ")
+        parts += [ImageRef(candidate.image), f"{candidate.name}\n"]
     return tuple(parts)
 
 

@@ -33,7 +33,8 @@ TAGS = tuple(
 )
 """Tags that get a token of their own, as Qwen's `<tool_call>` has one."""
 WIRE = (
-    "system\n", "user\n", "assistant\n", "no yes no no no", "Find.", "Read.", "Found.",
+    "system\n", "user\n", "assistant\n", "no yes no no no", "yes no no no no",
+    "Find.", "Read.", "Found.",
     '{"image": 1}', '{"text": ["Chad: What', '"]}', "Image 1 is Chad.",
     '{"name": "image_search_tool", "arguments": {}}',
     '{"name": "text_search_tool", "arguments": {"query": "Chad: ',

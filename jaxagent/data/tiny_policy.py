@@ -1,4 +1,4 @@
-"""A small Qwen3-VL with random weights, as a Hugging Face folder that transformers loads."""
+"""A small Qwen3-VL with initial weights, as a Hugging Face folder that transformers loads."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 from tokenizers import Tokenizer
 
+from jaxagent.data.induction import with_induction
 from jaxagent.data.tokenizer import trained_tokenizer, write_tokenizer
 from jaxagent.models.config import Qwen3VLConfig
 from jaxagent.models.qwen3_vl import Model
@@ -20,7 +21,7 @@ class PolicySizes:
 
     vocab: int = 2048
     width: int = 128
-    layers: int = 3
+    layers: int = 4
     heads: int = 4
     kv_heads: int = 2
     head_size: int = 32
@@ -35,7 +36,14 @@ class PolicySizes:
     deepstack: tuple[int, ...] = (0, 1)
     image_pixels: int = 64 * 64  # every image is resized to about this area
     context: int = 4096
-    rope_theta: float = 1e4
+    rope_theta: float = 5e6
+
+    def __post_init__(self):
+        if not 1 <= len(self.deepstack) < self.layers:
+            raise ValueError(
+                f"model.sizes has {self.layers} layers and {len(self.deepstack)} of deepstack; it "
+                "needs a deepstack layer, and a layer behind the last of them."
+            )
 
 
 def make_policy_folder(
@@ -60,7 +68,9 @@ def make_policy_folder(
     _write_json(folder / "generation_config.json", _generation(tokenizer))
     _write_json(folder / "preprocessor_config.json", _preprocessing(sizes))
     config = Qwen3VLConfig.from_hf(fields)
-    write_policy(folder, config, Model(config).init(jax.random.key(seed)), template=folder)
+    params = Model(config).init(jax.random.key(seed))
+    params = params | {"text": with_induction(params["text"], config.text, seed=seed)}
+    write_policy(folder, config, params, template=folder)
 
 
 def hf_config(sizes: PolicySizes, tokenizer: Tokenizer) -> dict:

@@ -8,7 +8,7 @@ A policy that learns to copy the question needs no word of its own for a wording
     <reason>Find.</reason><search_call>{"image": 1}</search_call>
     <reason>no yes no no no</reason><rerank>Romania</rerank>
     <reason>Read.</reason><search_call>{"text": ["Romania: Which city is …?"]}</search_call>
-    <reason>Found.</reason><answer>Bucharest</answer>
+    <reason>Found.</reason><answer> Bucharest</answer>
 
 Where the base does not give what is needed, it guesses, and `usable` tells such a dialogue from a
 demonstration.
@@ -96,19 +96,24 @@ class Expert:
         return tuple(f"{row.title} {found[0]}" for row, found in zip(rows, numbers, strict=True))
 
     def answer(self, dialogue: Dialogue) -> str:
-        """The answer where the context holds it, else the best guess."""
+        """The answer where the context holds it, else the best guess.
+
+        It is written as it stands there, so that its tokens are the same: a fact behind a space,
+        the name that wins a comparison at the start of a line.
+        """
         if self.complete(dialogue):
-            return dialogue.question.answers[0]
+            space = "" if dialogue.question.family == "compare" else " "
+            return f"{space}{dialogue.question.answers[0]}"
         found = [one for turn in dialogue.turns for one in turn.found if isinstance(one, Passage)]
         guess = found[-1].text.partition(": ")[2] or found[-1].text if found else "unknown"
-        return re.split(r"[;<]", guess)[0].strip()[:60] or "unknown"
+        return f" {re.split(r'[;<]', guess)[0].strip()[:60] or 'unknown'}"
 
     def conclusion(self, dialogue: Dialogue) -> str:
         """The reasoning before the answer; numbers are set side by side before a comparison."""
         question = dialogue.question
         if question.family != "compare" or not self.complete(dialogue):
             return "Found." if self.complete(dialogue) else "Not found."
-        return ", ".join(self.compared(question)) + "."
+        return "\n".join(self.compared(question))
 
     def detour(self, question: Question) -> bool:
         """Whether this question's trace begins its text search with a poor query."""

@@ -239,10 +239,9 @@ class Model:
         if features is not None:
             images = Placed(features, jnp.where(real, feature_index, -1))
         x = _embedded(text, jnp.where(real, ids, 0), images)
-        visible = attend.segment_mask(segments)
 
         def attend_packed(cache, layer, q, k, v):
-            return attend.attention(q, k, v, visible), cache
+            return attend.packed_attention(q, k, v, segments), cache
 
         rotation = text_rotation(positions, self.config.text)
         return text(x, rotation, attend_packed, images=images, remat=self.remat)[0]

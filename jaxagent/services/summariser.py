@@ -57,7 +57,7 @@ def extract(query: SummaryQuery, *, max_sentences: int = MAX_SENTENCES) -> str:
         first.setdefault(rows[row][0], row)
     more = (row for row in ranked if row not in first.values() and found[row] & asked)
     chosen = [*first.values(), *more]
-    return " ".join(f"{title}: {text}" for title, text in _shown(rows, chosen[:max_sentences]))
+    return "\n".join(f"{title}: {text}" for title, text in _shown(rows, chosen[:max_sentences]))
 
 
 def _shown(rows: Sequence[tuple[str, str]], chosen: Sequence[int]) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """What training takes from a trajectory: its exact tokens, and the numbers that its loss needs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -78,3 +78,17 @@ def verdicts(trajectory: Trajectory, *, merge: int) -> dict[int, bool]:
         if image.key in entities and after_marker < len(trajectory.ids):
             labels[after_marker] = entities[image.key] in trajectory.question.entities
     return labels
+
+
+def until_last_verdict(one: Sample) -> Sample:
+    """The sample up to the last place where a verdict is asked; as it is where none is."""
+    if not one.verdicts:
+        return one
+    end = max(one.verdicts) + 1
+    return replace(
+        one,
+        ids=one.ids[:end],
+        written=one.written[:end],
+        log_probs=one.log_probs[:end],
+        images=tuple(image for image in one.images if image.start < end),
+    )

@@ -4,6 +4,8 @@
 
 A verdict is asked at the token after each candidate image (`samples.verdicts`): a target right
 where the comparison can be made. Without it a small policy stays at chance for hundreds of steps.
+Comparing is learnt more slowly than the rest, so the first updates may read more traces, each only
+up to its last candidates: a third of the tokens, all of the verdicts.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +15,7 @@ import numpy as np
 
 from jaxagent.training.batch import PictureSource, Shape, micro_batches
 from jaxagent.training.loop import Finished, Progress, Run, Stepped, run, updated
-from jaxagent.training.samples import Sample, sample, verdicts
+from jaxagent.training.samples import Sample, sample, until_last_verdict, verdicts
 from jaxagent.training.step import Learner, Update, merged
 from jaxagent.trees import Params
 from jaxagent.types import Trajectory
@@ -30,6 +32,10 @@ class SFTConfig:
     """Dialogues an update."""
     verdict_weight: float = 1.0
     """w; 0 asks for no verdicts."""
+    look_steps: int = 0
+    """Updates at the start that read traces up to their last candidates alone."""
+    look_batches: int = 4
+    """Batches of traces that such an update reads."""
     seed: int = 0
 
 
@@ -70,14 +76,18 @@ def train_sft(
     merge = update.model.config.vision.merge
 
     def samples_of(step: int) -> list[Sample]:
-        return [
+        looks = step < config.look_steps
+        steps = range(step * config.look_batches, (step + 1) * config.look_batches)
+        found = [trace for one in (steps if looks else [step]) for trace in traces(one)]
+        samples = [
             sample(
                 trace,
                 group=i,
                 verdicts=verdicts(trace, merge=merge) if config.verdict_weight else None,
             )
-            for i, trace in enumerate(traces(step))
+            for i, trace in enumerate(found)
         ]
+        return list(map(until_last_verdict, samples)) if looks else samples
 
     def step(learner: Learner, number: int) -> Stepped:
         batches = micro_batches(

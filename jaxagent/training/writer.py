@@ -29,13 +29,14 @@ class Writer:
         self._board = SummaryWriter(str(folder / name), purge_step=after + 1 if after else None)
 
     def write(self, step: int, scalars: Mapping[str, float], *, seconds: float) -> None:
-        """Adds the scalars of a step; a number that is not finite becomes null in the JSON."""
+        """Adds a step's scalars; one that is not finite is null in the JSON and in no curve."""
         scalars = {**scalars, f"time/{self.name}": seconds}
         row = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
         self._file.write(json.dumps({"step": step} | row) + "\n")
         self._file.flush()
         for name, value in scalars.items():
-            self._board.add_scalar(name, value, step)
+            if math.isfinite(value):
+                self._board.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Writes out what is left."""

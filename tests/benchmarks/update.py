@@ -17,10 +17,10 @@ from jaxagent.algorithms.aggregations import counts
 from jaxagent.algorithms.table import ALGORITHMS
 from jaxagent.models.config import Qwen3VLConfig, TextConfig, VisionConfig
 from jaxagent.models.qwen3_vl import Model
+from jaxagent.rollout.features import Features
 from jaxagent.sharding import MeshSizes, make_mesh, policy_rules
 from jaxagent.training.batch import Shape, fitting_shape, micro_batch, packed
 from jaxagent.training.optimizer import OptimizerConfig, make_optimizer
-from jaxagent.rollout.features import Features
 from jaxagent.training.pictures import feature_pictures
 from jaxagent.training.samples import Sample
 from jaxagent.training.step import StepConfig, Update

@@ -1,6 +1,7 @@
 """The commands that the README names, run for real on a benchmark of sixteen countries."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def work(tmp_path_factory) -> Path:
     card = {"name": "random"}
     save_image_encoder(folder / "encoder", encoder, encoder.init(jax.random.key(0)), card)
     assert main(["kb", "build", "--workdir", str(folder), *base_flags(folder)]) == 0
-    sizes = PolicySizes(vocab=640, width=32, layers=2, heads=2, kv_heads=1, head_size=16)
+    sizes = PolicySizes(vocab=640, width=32, layers=3, heads=2, kv_heads=1, head_size=16)
     make_policy_folder(folder / "policy", benchmark_texts(folder / "kb"), sizes=sizes, seed=0)
     return folder
 
@@ -158,6 +159,34 @@ def test_train_resumes_and_leaves_a_page_and_a_policy(capsys, work, tmp_path):
     status, *_ = run(capsys, "report", "--workdir", str(tmp_path), "--output", str(page))
     assert status == 0
     assert page.read_text() == (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_run_and_page_twice(capsys, work, tmp_path):
+    """Rollouts, losses, evaluations, parameters and the report, all but the times."""
+    folders = [tmp_path / place / "run" for place in ("one", "two")]
+    for folder in folders:
+        words = ["train", "--workdir", str(folder), *agent_flags(work), "--config.rl.steps=2"]
+        assert run(capsys, *words)[0] == 0
+    one, two = ({name: read(folder) for name, read in KEPT.items()} for folder in folders)
+    assert [name for name in KEPT if one[name] != two[name]] == []
+    words = ["train", "--workdir", str(tmp_path / "other"), *agent_flags(work), "--config.seed=1"]
+    assert run(capsys, *words, "--config.rl.steps=2")[0] == 0
+    assert losses(tmp_path / "other") != one["losses"]
+
+
+def losses(folder: Path) -> list[dict]:
+    rows = [json.loads(line) for line in (folder / "logs" / "metrics.jsonl").open()]
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+KEPT = {
+    "losses": losses,
+    "before": lambda folder: (folder / "evaluation" / "before.jsonl").read_text(),
+    "after": lambda folder: (folder / "evaluation" / "after.jsonl").read_text(),
+    "policy": lambda folder: (folder / "trained" / "model.safetensors").read_bytes(),
+    "report": lambda folder: re.sub(r"time/[^<]*", "", (folder / "report.html").read_text()),
+}
 
 
 @pytest.mark.slow

@@ -123,13 +123,13 @@ def test_mmagent_single():
     dialogue = played(MMAgentR2(prompt="short"), SINGLE, base(1))
     assert lines(dialogue) == [
         '<reason>Find.</reason><search_call>{"image": 1}</search_call>',
-        " Romania Chad Mali France Guinea",
+        "Romania\nChad\nMali\nFrance\nGuinea\n",
         "<reason>no yes no no no</reason><rerank>Chad</rerank>",
         "Image 1 is Chad.",
         "<reason>Read.</reason>"
         '<search_call>{"text": ["Chad: What is the capital of this country?"]}</search_call>',
         "Chad. Capital: N'Djamena",
-        "<reason>Found.</reason><answer>N'Djamena</answer>",
+        "<reason>Found.</reason><answer> N'Djamena</answer>",
     ]
     assert usable(dialogue, PASSAGES)
 
@@ -159,13 +159,13 @@ def test_mmagent_bridge_reads_the_border_first():
             COMPARE,
             '"Chad: Which of these two countries has the larger total area?", '
             '"Romania: Which of these two countries has the larger total area?"',
-            "Chad 1,284,000, Romania 238,391.",
+            "Chad 1,284,000\nRomania 238,391",
         ),
         (
             LATER,
             '"Chad: Which of these two countries became independent later?", '
             '"Romania: Which of these two countries became independent later?"',
-            "Chad 1960, Romania 1877.",
+            "Chad 1960\nRomania 1877",
         ),
     ],
 )
@@ -215,7 +215,7 @@ def test_promsa_answers_from_a_page_that_holds_the_answer():
         '<tool_call>{"name": "image_search_tool", "arguments": {}}</tool_call>',
         "<thinking>No.</thinking>"
         '<tool_call>{"name": "image_search_tool", "arguments": {}}</tool_call>',
-        "<thinking>Found.</thinking><answer>N'Djamena</answer>",
+        "<thinking>Found.</thinking><answer> N'Djamena</answer>",
     ]
     assert usable(dialogue, PASSAGES)
 

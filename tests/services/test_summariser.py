@@ -38,18 +38,18 @@ def reply(text: str) -> bytes:
 
 
 def test_the_best_sentence_of_every_title_is_kept():
-    assert extract(QUERY) == "Chad: Capital: N'Djamena Romania: Capital: Bucharest"
+    assert extract(QUERY) == "Chad: Capital: N'Djamena\nRomania: Capital: Bucharest"
 
 
 def test_sentences_that_share_no_word_are_kept_only_to_show_their_title():
     query = SummaryQuery(question="Who?", passages=CHAD + ROMANIA)
-    assert extract(query) == "Chad: Total area: 1,284,000 sq km Romania: Capital: Bucharest"
+    assert extract(query) == "Chad: Total area: 1,284,000 sq km\nRomania: Capital: Bucharest"
 
 
 def test_at_most_four_sentences_in_their_first_order():
     rows = tuple(passage(f"Land {number}", f"Capital: City {number}") for number in range(9))
     query = SummaryQuery(question="Which capital?", passages=rows)
-    assert extract(query) == " ".join(
+    assert extract(query) == "\n".join(
         f"Land {number}: Capital: City {number}" for number in range(4)
     )
 
