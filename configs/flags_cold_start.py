@@ -15,11 +15,13 @@ def get_config():
     c.optimizer.schedule = "cosine"
     c.optimizer.weight_decay = 0.01
     c.warm_start.steps = 900
-    c.sft.steps = 1000
-    c.sft.look_steps = 400
+    c.sft.steps = 620
+    c.sft.look_steps = 380
     c.sft.batch = 16
     c.sft.traces = 6000
-    c.packing.call_tokens = 5120
+    c.packing.row_lengths = (256, 320, 640, 960)  # the first two for looks and for whole traces
+    c.packing.call_tokens = 6400
+    c.packing.chunk = 32
     c.rl.steps = 0
     c.checkpoint.every = 100
     return c

@@ -39,7 +39,7 @@ def with_induction(params: Params, config: TextConfig, *, seed: int) -> Params:
     named = {name: np.array(leaf) for name, leaf in flat(params).items()}
     for name, leaf in named.items():
         if name.endswith(("q_norm/scale", "k_norm/scale")):
-            leaf *= QK_SCALE
+            leaf[0] *= QK_SCALE  # the circuit's layers are the first of each stack
         if name.endswith(("attention/o/kernel", "mlp/down/kernel")):
             leaf *= OUTPUT_SCALE
     table = named["embed/table"]

@@ -80,15 +80,19 @@ def verdicts(trajectory: Trajectory, *, merge: int) -> dict[int, bool]:
     return labels
 
 
-def until_last_verdict(one: Sample) -> Sample:
-    """The sample up to the last place where a verdict is asked; as it is where none is."""
+def until_first_verdicts(one: Sample) -> Sample:
+    """The sample up to the verdicts on its first candidates; as it is where none is asked."""
     if not one.verdicts:
         return one
-    end = max(one.verdicts) + 1
+    first = min(one.verdicts)
+    later = np.flatnonzero(one.written[first:])
+    next_turn = first + later[0] if len(later) else len(one.ids)
+    end = max(place for place in one.verdicts if place < next_turn) + 1
     return replace(
         one,
         ids=one.ids[:end],
         written=one.written[:end],
         log_probs=one.log_probs[:end],
         images=tuple(image for image in one.images if image.start < end),
+        verdicts={place: same for place, same in one.verdicts.items() if place < end},
     )

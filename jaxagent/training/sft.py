@@ -4,8 +4,8 @@
 
 A verdict is asked at the token after each candidate image (`samples.verdicts`): a target right
 where the comparison can be made. Without it a small policy stays at chance for hundreds of steps.
-Comparing is learnt more slowly than the rest, so the first updates may read more traces, each only
-up to its last candidates: a third of the tokens, all of the verdicts.
+Comparing is learnt more slowly than the rest, so the first updates may look at more traces beside
+their own, each only up to its first candidates: for 40 % of the tokens, verdicts on all of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxagent.training.batch import PictureSource, Shape, micro_batches
 from jaxagent.training.loop import Finished, Progress, Run, Stepped, run, updated
-from jaxagent.training.samples import Sample, sample, until_last_verdict, verdicts
+from jaxagent.training.samples import Sample, sample, until_first_verdicts, verdicts
 from jaxagent.training.step import Learner, Update, merged
 from jaxagent.trees import Params
 from jaxagent.types import Trajectory
@@ -33,9 +33,9 @@ class SFTConfig:
     verdict_weight: float = 1.0
     """w; 0 asks for no verdicts."""
     look_steps: int = 0
-    """Updates at the start that read traces up to their last candidates alone."""
-    look_batches: int = 4
-    """Batches of traces that such an update reads."""
+    """Updates at the start that look at more traces, up to their first candidates."""
+    look_batches: int = 3
+    """Batches of further traces that such an update looks at."""
     seed: int = 0
 
 
@@ -75,11 +75,8 @@ def train_sft(
     """
     merge = update.model.config.vision.merge
 
-    def samples_of(step: int) -> list[Sample]:
-        looks = step < config.look_steps
-        steps = range(step * config.look_batches, (step + 1) * config.look_batches)
-        found = [trace for one in (steps if looks else [step]) for trace in traces(one)]
-        samples = [
+    def samples_of(found: Sequence[Trajectory]) -> list[Sample]:
+        return [
             sample(
                 trace,
                 group=i,
@@ -87,17 +84,30 @@ def train_sft(
             )
             for i, trace in enumerate(found)
         ]
-        return list(map(until_last_verdict, samples)) if looks else samples
+
+    def read(number: int) -> list[list[Sample]]:
+        """The samples of an update: whole ones, and those that are looked at."""
+        looks = config.look_batches if number < config.look_steps else 0
+        first = number + config.look_batches * min(number, config.look_steps)
+        whole = samples_of(traces(first))
+        more = [trace for j in range(looks) for trace in traces(first + 1 + j)]
+        return [whole, [until_first_verdicts(one) for one in samples_of(more)]]
 
     def step(learner: Learner, number: int) -> Stepped:
-        batches = micro_batches(
-            samples_of(number),
-            ladder,
-            aggregation=update.algorithm.aggregation,
-            pictures=pictures(merged(learner.params, learner.frozen)),
-            merge=merge,
-            verdict_weight=config.verdict_weight,
-        )
+        source = pictures(merged(learner.params, learner.frozen))
+        batches = [
+            batch
+            for samples in read(number)
+            if samples
+            for batch in micro_batches(
+                samples,
+                ladder,
+                aggregation=update.algorithm.aggregation,
+                pictures=source,
+                merge=merge,
+                verdict_weight=config.verdict_weight,
+            )
+        ]
         learner, scalars = updated(update, learner, batches, to.folder)
         return Stepped(learner, {f"sft/{name}": value for name, value in scalars.items()})
 

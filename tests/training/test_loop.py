@@ -193,6 +193,29 @@ def test_traces_are_learnt_and_a_pass_shows_each_once(tmp_path):
     assert losses == sorted(losses, reverse=True)
 
 
+def test_the_first_updates_look_at_further_traces(tmp_path):
+    traces = [trajectory(QUESTIONS[0], i, i) for i in range(2)]
+    asked = []
+
+    def source(number):
+        asked.append(number)
+        return traces
+
+    step = update("sft", verdict_ids=(11, 12))
+    train_sft(
+        step.learner(PARAMS),
+        update=step,
+        traces=source,
+        pictures=lambda params: FEATURES,
+        ladder=[SHAPE],
+        config=SFTConfig(batch=2, look_steps=2, look_batches=2),
+        to=Run(name="sft", folder=tmp_path, steps=4),
+    )
+    assert asked == [0, 1, 2, 3, 4, 5, 6, 7]
+    targets = [row["sft/targets"] for row in rows(tmp_path)]
+    assert targets == [3 * targets[3]] * 2 + [targets[3]] * 2
+
+
 def test_too_few_traces_for_a_batch_are_refused():
     with pytest.raises(ValueError, match="2 traces do not fill one batch of 3"):
         shuffled([trajectory(QUESTIONS[0], 0, i) for i in range(2)], SFTConfig(batch=3))

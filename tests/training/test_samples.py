@@ -1,8 +1,10 @@
 """Verdicts stand at the token after each candidate image, and tell the truth."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from jaxagent.training.samples import verdicts
+from jaxagent.training.samples import Sample, until_first_verdicts, verdicts
 from jaxagent.types import Candidate, Dialogue, ImageSpan, Trajectory, Turn
 from tests.training.dialogues import question
 
@@ -25,3 +27,23 @@ def test_the_query_image_has_no_verdict_and_each_candidate_one():
         images=tuple(ImageSpan(key=key, start=start, grid=(1, 4, 4)) for key, start in images),
     )
     assert verdicts(trajectory, merge=2) == {13: False, 20: True}
+
+
+def test_a_look_ends_at_the_verdicts_on_the_first_candidates():
+    # 0-1 prompt, 2-5 query, 6 written | 7-10 first candidate, 11 name | 12 written | 13-16, 17 name
+    images = tuple(
+        ImageSpan(key=key, start=start, grid=(1, 4, 4))
+        for key, start in (("view:td", 2), ("kb:ro", 7), ("kb:td", 13))
+    )
+    whole = Sample(
+        ids=np.arange(20, dtype=np.int32),
+        written=np.isin(np.arange(20), (6, 12)),
+        log_probs=np.zeros(20, np.float32),
+        images=images,
+        verdicts={11: False, 17: True},
+    )
+    look = until_first_verdicts(whole)
+    assert look.ids.tolist() == list(range(12))
+    assert (look.num_targets, look.images, look.verdicts) == (1, images[:2], {11: False})
+    plain = replace(whole, verdicts={})
+    assert until_first_verdicts(plain) is plain
