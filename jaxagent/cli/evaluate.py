@@ -37,10 +37,13 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def wanted_config(options: argparse.Namespace, rest: Sequence[str]) -> ConfigDict:
-    """The experiment's config, or the one that the work folder was trained with."""
+    """The experiment's config, or the one of the work folder with the policy trained there."""
     changes = config_flags(rest)
     if options.config:
         return read_config(options.config, changes)
-    config = saved_config(WorkFolder.at(options.workdir).config)
+    folder = WorkFolder.at(options.workdir)
+    config = saved_config(folder.config)
+    if folder.trained.exists():
+        config.model.folder = str(folder.trained)
     apply(config, changes)
     return config

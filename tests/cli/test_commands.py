@@ -155,6 +155,8 @@ def test_train_resumes_and_leaves_a_page_and_a_policy(capsys, work, tmp_path):
     status, out, _ = run(capsys, "evaluate", "--workdir", str(tmp_path), "--name", "more")
     assert status == 0
     assert "unseen entity" in out
+    rows = (tmp_path / "evaluation" / "more.jsonl").read_text()
+    assert rows == (tmp_path / "evaluation" / "after.jsonl").read_text()
     page = tmp_path / "again.html"
     status, *_ = run(capsys, "report", "--workdir", str(tmp_path), "--output", str(page))
     assert status == 0
