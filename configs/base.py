@@ -280,6 +280,7 @@ def sft() -> ConfigDict:
     c.look_batches = 3  # batches of further traces that such an update looks at
     c.traces = 4000  # demonstrations asked for; a share is left out as not usable
     c.fiction = 0.75  # share of single-hop traces told in a fictional world
+    c.reworded = 0.0  # share of those that ask in words that mean nothing
     c.single = 0.9  # share of single-hop questions
     c.max_tokens = 320  # longer traces are left out
     return c

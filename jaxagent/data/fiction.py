@@ -2,8 +2,9 @@
 
 A policy that only ever meets 142 countries learns them by heart: this flag goes by that name, and a
 country that is never asked about is always a "no". So a trace may play in a fictional world: every
-flag with its colours exchanged and mirrored, every country under an invented name. What is left to
-learn is what carries over to countries it never met: compare the images, copy the name.
+flag with its colours exchanged and mirrored, every country under an invented name, and the question
+in words that mean nothing. What is left to learn is what carries over to countries and wordings it
+never met: compare the images, copy the name, copy the question.
 
     twist5/view:td:twemoji:L2:17   a query view, twisted
     twist5/kb:td                   the base's image under the same twist
@@ -25,6 +26,7 @@ from jaxagent.agents.protocol import (
     Found,
     ImageQuery,
     Result,
+    SummaryQuery,
     TextQuery,
     Tool,
     ToolCall,
@@ -66,12 +68,17 @@ def twisted_images(images: Images) -> Images:
 
 @dataclass(frozen=True, kw_only=True)
 class Fiction:
-    """A world with other flags and other names. `words` are what names are invented from."""
+    """A world with other flags and other names. `words` are what names are invented from.
+
+    `asked_as` is what the question `text` is told as; "" tells it as it is.
+    """
 
     twist: int
     seed: str
     names: Sequence[str]
     words: Sequence[str]
+    text: str = ""
+    asked_as: str = ""
 
     @cached_property
     def invented(self) -> Mapping[str, str]:
@@ -99,7 +106,8 @@ class Fiction:
         """A query `<invented name>: …` or `<invented name> …` in the real world's words."""
         known = [name for name in self.real if query.startswith(name)]
         name = max(known, key=len, default="")
-        return self.real.get(name, "") + query[len(name) :]
+        query = self.real.get(name, "") + query[len(name) :]
+        return query.replace(self.asked_as, self.text) if self.asked_as else query
 
     def found(self, found: Found) -> Found:
         """A tool's answer, translated."""
@@ -118,9 +126,19 @@ class Fiction:
 
 
 def fictional(question: Question, fiction: Fiction) -> Question:
-    """The question about the fiction's images."""
+    """The question about the fiction's images, in its words."""
     shown = tuple(twisted_key(key, fiction.twist) for key in question.images)
-    return replace(question, images=shown)
+    return replace(question, images=shown, text=fiction.asked_as or question.text)
+
+
+def reworded(text: str, words: Sequence[str], rng: np.random.Generator) -> str:
+    """The text with about half of its words exchanged for random ones; its first word stays."""
+    first, *rest = text.split(" ")
+    told = []
+    for word in rest:
+        end = word[len(word.rstrip("?.,")) :]
+        told.append(f"{words[rng.integers(len(words))]}{end}" if rng.random() < 0.5 else word)
+    return " ".join([first, *told])
 
 
 def fictional_tools(
@@ -155,6 +173,8 @@ def fictional_tools(
                 )
             case TextQuery() as query if fiction is not None:
                 real = replace(query, queries=tuple(map(fiction.asked, query.queries)))
+            case SummaryQuery() as query if fiction is not None and fiction.text:
+                real = replace(query, question=fiction.text)
             case _:
                 return call
         return replace(call, arguments=real)

@@ -18,6 +18,7 @@ from jaxagent.data.fiction import (
     fictional,
     fictional_tools,
     name_words,
+    reworded,
 )
 from jaxagent.data.traces import expert, usable
 from jaxagent.processing.policy import Policy
@@ -37,6 +38,8 @@ class Demonstrations:
     """Asked for; a share is left out as not usable."""
     fiction: float = 0.75
     """Share of single-hop traces told in a fiction; the other families are told as they are."""
+    reworded: float = 0.0
+    """Share of those that ask in words that mean nothing."""
     single: float = 0.7
     """Share of single-hop questions."""
     max_tokens: int = 384
@@ -105,11 +108,16 @@ def _drawn(
     twist = int(rng.integers(len(TWISTS)))
     if not told:
         return question, None
+    text, asked_as = question.text, ""
+    if config.reworded and rng.random() < config.reworded:
+        asked_as = reworded(text, words, rng)
     fiction = Fiction(
         twist=twist,
         seed=f"{config.seed} {number}",
         names=tuple(stage.names.values()),
         words=words,
+        text=text,
+        asked_as=asked_as,
     )
     return fictional(question, fiction), fiction
 

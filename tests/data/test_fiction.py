@@ -1,5 +1,7 @@
 """A fiction changes flags and names, consistently, and nothing else."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from jaxagent.data.fiction import (
     fictional,
     fictional_tools,
     name_words,
+    reworded,
     twisted_images,
     twisted_key,
     untwisted_key,
@@ -98,3 +101,28 @@ def test_names_are_invented_from_words_of_letters():
         "tons",
         "wheat",
     ]
+
+
+def test_a_question_in_other_words_is_searched_for_in_its_own():
+    told = reworded(QUESTION.text, ("coal", "wheat"), np.random.default_rng(0))
+    assert told.split(" ")[0] == "What"
+    assert told.endswith("?")
+    assert told != QUESTION.text
+    assert len(told.split(" ")) == len(QUESTION.text.split(" "))
+    fiction = replace(FICTION, text=QUESTION.text, asked_as=told)
+    assert fictional(QUESTION, fiction).text == told
+    query = f"{fiction.invented['Mali']}: {told}"
+    assert fiction.asked(query) == f"Mali: {QUESTION.text}"
+
+    def summarise(calls):
+        return [Found(text=call.arguments.question) for call in calls]
+
+    tools = fictional_tools(
+        {"summarise": summarise}, {QUESTION.data_id: fiction}, hidden=frozenset()
+    )
+    call = ToolCall(
+        question=fictional(QUESTION, fiction),
+        tool="summarise",
+        arguments=SummaryQuery(question=told, passages=(CAPITAL,)),
+    )
+    assert tools["summarise"]([call]) == [Found(text=QUESTION.text)]
