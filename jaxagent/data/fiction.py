@@ -70,7 +70,7 @@ def twisted_images(images: Images) -> Images:
 class Fiction:
     """A world with other flags and other names. `words` are what names are invented from.
 
-    `asked_as` is what the question `text` is told as; "" tells it as it is.
+    `asked_as` is what the question `text` is told as.
     """
 
     twist: int
@@ -106,8 +106,11 @@ class Fiction:
         """A query `<invented name>: …` or `<invented name> …` in the real world's words."""
         known = [name for name in self.real if query.startswith(name)]
         name = max(known, key=len, default="")
-        query = self.real.get(name, "") + query[len(name) :]
-        return query.replace(self.asked_as, self.text) if self.asked_as else query
+        return self.real.get(name, "") + self.in_its_words(query[len(name) :])
+
+    def in_its_words(self, told: str) -> str:
+        """What is told, with the question as the real world asks it."""
+        return told.replace(self.asked_as, self.text)
 
     def found(self, found: Found) -> Found:
         """A tool's answer, translated."""
@@ -173,8 +176,8 @@ def fictional_tools(
                 )
             case TextQuery() as query if fiction is not None:
                 real = replace(query, queries=tuple(map(fiction.asked, query.queries)))
-            case SummaryQuery() as query if fiction is not None and fiction.text:
-                real = replace(query, question=fiction.text)
+            case SummaryQuery() as query if fiction is not None:
+                real = replace(query, question=fiction.in_its_words(query.question))
             case _:
                 return call
         return replace(call, arguments=real)

@@ -108,16 +108,14 @@ def _drawn(
     twist = int(rng.integers(len(TWISTS)))
     if not told:
         return question, None
-    text, asked_as = question.text, ""
-    if config.reworded and rng.random() < config.reworded:
-        asked_as = reworded(text, words, rng)
+    rewords = config.reworded and rng.random() < config.reworded
     fiction = Fiction(
         twist=twist,
         seed=f"{config.seed} {number}",
         names=tuple(stage.names.values()),
         words=words,
-        text=text,
-        asked_as=asked_as,
+        text=question.text,
+        asked_as=reworded(question.text, words, rng) if rewords else question.text,
     )
     return fictional(question, fiction), fiction
 

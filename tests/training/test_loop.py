@@ -55,7 +55,7 @@ def reward(trajectory: Trajectory) -> Score:
     return Score(total=value, terms={"outcome": value})
 
 
-def trained(folder, *, steps, stop_in=None, **fields):
+def trained(folder, *, steps, stop_in=None, reward=reward, **fields):
     step = update()
 
     def watched(number, scored):
@@ -143,19 +143,8 @@ def test_a_reward_that_raises_names_the_sample(tmp_path):
             raise KeyError("no answer")
         return reward(trajectory)
 
-    step = update()
     with pytest.raises(RewardError, match=r"question q\d, sample 1"):
-        train_rl(
-            step.learner(PARAMS),
-            update=step,
-            questions=QUESTIONS,
-            sample_groups=sample_groups,
-            reward=raising,
-            pictures=lambda params: FEATURES,
-            ladder=[SHAPE],
-            config=CONFIG,
-            to=Run(name="rl", folder=tmp_path, steps=1),
-        )
+        trained(tmp_path, steps=1, reward=raising)
 
 
 def test_a_gradient_that_is_not_finite_leaves_its_batch(tmp_path):
