@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from jaxagent.agents import mmagent_r2
@@ -23,7 +24,7 @@ from jaxagent.data.tiny_policy import PolicySizes, make_policy_folder
 from jaxagent.processing.policy import Policy, load_policy
 from jaxagent.rollout.config import RolloutConfig
 from jaxagent.training.demonstrations import Demonstrations, Stage, demonstrations
-from jaxagent.training.warm_start import WarmStart, warm_start_pairs, warm_started
+from jaxagent.training.warm_start import WarmStart, levelled, warm_start_pairs, warm_started
 from jaxagent.types import Trajectory
 from jaxagent.weights.folder import write_policy
 
@@ -72,16 +73,22 @@ def _warm(policy: Policy, params, world: build.World, settings: WarmStart, seed:
         settings,
     )
     grid = policy.image_processor.patches(world.images(entities[0].image)).grid
-    return warm_started(
+
+    def patches(key: str):
+        return policy.image_processor.patches(world.images(key)).values
+
+    params = warm_started(
         policy.model,
         params,
         pairs,
-        lambda key: policy.image_processor.patches(world.images(key)).values,
+        patches,
         grid,
         settings,
         seed=seed,
         progress=lambda step, loss: progress("Warm start", step + 1, settings.steps),
     )
+    shown = np.stack([patches(one.image) for one in entities])
+    return levelled(policy.model, params, shown, grid)
 
 
 def lessons(

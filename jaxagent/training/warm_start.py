@@ -26,7 +26,7 @@ from jaxagent.data.fiction import TWISTS, twisted_key
 from jaxagent.data.views import view_key
 from jaxagent.models.qwen3_vl import Grid, Model
 from jaxagent.training.contrastive import ContrastiveConfig, Pairs, train
-from jaxagent.trees import Params
+from jaxagent.trees import Params, map_named
 
 Pair = tuple[str, str]
 """The key of a view and that of its base image."""
@@ -120,6 +120,33 @@ def warm_started(
     )
     vision = jax.tree.map(jnp.copy, params["vision"])  # the run gives up what it is handed
     return {**params, "vision": train(embed, vision, batch, run, progress=progress).params}
+
+
+def levelled(
+    model: Model, params: Params, patches: Float[np.ndarray, "b p c"], grid: Grid
+) -> Params:
+    """The parameters with image features as large as embeddings; `patches` are of sample images.
+
+    The contrastive loss sees directions alone and leaves features ten times as large, beside which
+    nothing that a layer of the text tower writes at an image's token is seen.
+    """
+    features = model.encode_images(params, patches, grid)
+    table = params["text"]["embed"]["table"]
+    sizes = {"merger": _size(features.tokens), "deepstack_mergers": _size(features.deepstack)}
+
+    def scaled(name: str, leaf: Array) -> Array:
+        owner = name.partition("/")[0]
+        if "/mlp/down/" not in name or owner not in sizes:
+            return leaf
+        factor = _size(table) / sizes[owner]
+        return leaf * factor.reshape(factor.shape + (1,) * (leaf.ndim - factor.ndim))
+
+    return params | {"vision": map_named(scaled, params["vision"])}
+
+
+def _size(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The root mean square of a table, of features `[i n d]`, or of each of `[s i n d]`."""
+    return jnp.sqrt(jnp.mean(x * x, axis=tuple(range(max(x.ndim - 3, 0), x.ndim))))
 
 
 def tower_vectors(

@@ -1,6 +1,7 @@
 """What the warm start reads, and that it brings views to their base images."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -8,6 +9,7 @@ from jaxagent.data.fiction import untwisted_key
 from jaxagent.data.views import parsed_view_key
 from jaxagent.training.warm_start import (
     WarmStart,
+    levelled,
     tower_vectors,
     warm_start_pairs,
     warm_started,
@@ -71,3 +73,17 @@ def test_views_come_nearer_to_their_own_base_image():
         return float(np.mean(np.diag(scores)) - scores.mean())
 
     assert margin(after) > margin(params) + 0.2
+
+
+def test_levelled_features_are_as_large_as_embeddings_and_point_where_they_did():
+    model = tiny.model()
+    params = tiny.params(model)
+    patches = np.random.default_rng(0).normal(size=(5, 16, 96)).astype(np.float32)
+    level = levelled(model, params, patches, GRID)
+    before, after = (model.encode_images(one, patches, GRID) for one in (params, level))
+    size = float(jnp.sqrt(jnp.mean(params["text"]["embed"]["table"] ** 2)))
+    for got, was in zip(
+        (after.tokens, *after.deepstack), (before.tokens, *before.deepstack), strict=True
+    ):
+        np.testing.assert_allclose(jnp.sqrt(jnp.mean(got**2)), size, rtol=1e-4)
+        np.testing.assert_allclose(got / size, was / jnp.sqrt(jnp.mean(was**2)), atol=1e-4)
