@@ -130,7 +130,7 @@ def levelled(
     The contrastive loss sees directions alone and leaves features ten times as large, beside which
     nothing that a layer of the text tower writes at an image's token is seen.
     """
-    features = model.encode_images(params, patches, grid)
+    features = model.encode_images(params, jnp.asarray(patches), grid)
     table = params["text"]["embed"]["table"]
     sizes = {"merger": _size(features.tokens), "deepstack_mergers": _size(features.deepstack)}
 

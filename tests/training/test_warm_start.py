@@ -80,7 +80,9 @@ def test_levelled_features_are_as_large_as_embeddings_and_point_where_they_did()
     params = tiny.params(model)
     patches = np.random.default_rng(0).normal(size=(5, 16, 96)).astype(np.float32)
     level = levelled(model, params, patches, GRID)
-    before, after = (model.encode_images(one, patches, GRID) for one in (params, level))
+    before, after = (
+        model.encode_images(one, jnp.asarray(patches), GRID) for one in (params, level)
+    )
     size = float(jnp.sqrt(jnp.mean(params["text"]["embed"]["table"] ** 2)))
     for got, was in zip(
         (after.tokens, *after.deepstack), (before.tokens, *before.deepstack), strict=True
