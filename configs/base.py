@@ -126,8 +126,10 @@ def method() -> ConfigDict:
 def model() -> ConfigDict:
     """The policy."""
     c = ConfigDict()
-    c.folder = "shipped"  # in Hugging Face format; "shipped": the tiny cold start; "new": random
+    c.folder = "shipped"  # in Hugging Face format; "shipped": the method's tiny cold start;
+    # "shipped/<method>": another method's; "new": random weights
     c.dtype = "float32"  # of compute, one of "float32", "bfloat16"; parameters stay float32
+    c.saved_dtype = "float32"  # of the trained policy's files, one of "float32", "bfloat16"
     c.vision = "frozen"  # the vision tower is one of "frozen", "trained"
     c.remat = False  # recompute each layer in the backward pass instead of keeping its activations
 

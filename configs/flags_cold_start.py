@@ -11,12 +11,13 @@ from configs import base
 def get_config():
     c = base.get_config()
     c.model.folder = "new"
+    c.model.saved_dtype = "bfloat16"
     c.optimizer.learning_rate = 2e-3
     c.optimizer.schedule = "cosine"
     c.optimizer.weight_decay = 0.01
     c.warm_start.steps = 900
-    c.sft.steps = 1500
-    c.sft.look_steps = 700
+    c.sft.steps = 1000
+    c.sft.look_steps = 450
     c.sft.batch = 16
     c.sft.traces = 10_000
     c.sft.reworded = 0.5

@@ -9,6 +9,7 @@ import pytest
 
 from jaxagent.agents.mmagent_r2 import MMAgentR2
 from jaxagent.agents.promsa import ProMSA
+from jaxagent.cli.build import EvaluationConfig, ModelConfig
 from jaxagent.cli.configs import base_config, experiments, flattened_text, like, read_config
 from jaxagent.cli.records import at, record
 from jaxagent.data.config import FlagsConfig
@@ -41,6 +42,7 @@ RECORDS = {
     "scoring.promsa": ProMSAReward,
     "image_encoder": ImageEncoderConfig,
     "model.sizes": PolicySizes,
+    "evaluation": EvaluationConfig,
     "optimizer": OptimizerConfig,
     "warm_start": WarmStart,
 }
@@ -101,7 +103,13 @@ def test_a_group_has_exactly_the_fields_of_its_record(path: str):
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("rl", RLConfig), ("sft", SFTConfig), ("sft", Demonstrations), ("packing", PackingConfig)],
+    [
+        ("model", ModelConfig),
+        ("rl", RLConfig),
+        ("sft", SFTConfig),
+        ("sft", Demonstrations),
+        ("packing", PackingConfig),
+    ],
 )
 def test_a_group_holds_its_records_fields_but_those_given_elsewhere(path: str, kind: type):
     fields = {field.name for field in dataclasses.fields(kind)}

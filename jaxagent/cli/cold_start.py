@@ -1,6 +1,6 @@
 """What comes before policy optimisation when there is no policy yet: a new one, and its lessons.
 
-    tokenizer ─► random weights ─► warm start of the vision tower ─► traces of the expert ─► SFT
+    tokenizer ─► initial weights ─► warm start of the vision tower ─► traces of the expert ─► SFT
 
 The new policy is a folder in Hugging Face format like any other, so everything after it is the same
 code that a published policy takes.
@@ -10,15 +10,18 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
 from jaxagent.agents import mmagent_r2
 from jaxagent.cli import build
+from jaxagent.cli.errors import told
 from jaxagent.cli.progress import Progress
 from jaxagent.cli.records import record
 from jaxagent.cli.work import WorkFolder
 from jaxagent.data.benchmark import benchmark_texts
+from jaxagent.data.matching import check_room, with_matching
 from jaxagent.data.questions import entity_views
 from jaxagent.data.tiny_policy import PolicySizes, make_policy_folder
 from jaxagent.processing.policy import Policy, load_policy
@@ -33,6 +36,8 @@ TAGS = tuple(
     f"<{slash}{tag}>" for tag in ("reason", "thinking", *mmagent_r2.TAGS) for slash in ("", "/")
 )
 """Tags that get a token of their own, as Qwen's `<tool_call>` has one."""
+SEARCH_END = "</search_call>"
+"""What every image that a search returns comes after."""
 WIRE = (
     "system\n", "user\n", "assistant\n", "no yes no no no", "yes no no no no",
     "Find.", "Read.", "Found.",
@@ -57,6 +62,8 @@ def new_policy(
     policy, params = load_policy(draft)
     settings = record(WarmStart, config, "warm_start")
     if settings.steps:
+        with told(ValueError):
+            check_room(policy.model.config)
         params = _warm(policy, params, world, settings, config.seed, progress)
     write_policy(draft, policy.model.config, params, template=draft)
     draft.rename(path)
@@ -88,7 +95,10 @@ def _warm(policy: Policy, params, world: build.World, settings: WarmStart, seed:
         progress=lambda step, loss: progress("Warm start", step + 1, settings.steps),
     )
     shown = np.stack([patches(one.image) for one in entities])
-    return levelled(policy.model, params, shown, grid)
+    params = levelled(policy.model, params, shown, grid)
+    features = policy.model.encode_images(params, jnp.asarray(shown), grid)
+    search_end = policy.chat.tokenizer.token_to_id(SEARCH_END)
+    return with_matching(params, policy.model.config, features, search_end=search_end)
 
 
 def lessons(

@@ -61,12 +61,22 @@ def trained(agent: Agent, params: Params, folder: WorkFolder, bars: Bars) -> Tra
         params = learning.supervised(params)
     if config.rl.steps:
         params = learning.optimised(params)
+    params = rounded(params, config.model.saved_dtype)
     after = evaluated_once(agent, params, folder, "after", bars)
     if config.sft.steps or config.rl.steps:
         write_policy(
-            folder.trained, agent.policy.model.config, params, template=agent.policy.folder
+            folder.trained,
+            agent.policy.model.config,
+            params,
+            template=agent.policy.folder,
+            dtype=config.model.saved_dtype,
         )
     return Trained(params=params, before=before, after=after, scalars=read_scalars(folder.metrics))
+
+
+def rounded(params: Params, dtype: str) -> Params:
+    """The parameters as files of that dtype hold them, in their own dtype."""
+    return jax.tree.map(lambda leaf: leaf.astype(dtype).astype(leaf.dtype), params)
 
 
 def evaluated_once(

@@ -48,11 +48,17 @@ def check(value: Any, hint: Any, name: str) -> None:
         UserError: with the field's name, the value and what is allowed.
     """
     if not allowed(value, hint):
-        if typing.get_origin(hint) is Literal:
-            hint_text = did_you_mean(str(value), typing.get_args(hint))
-        else:
-            hint_text = f"Its type is {getattr(hint, '__name__', hint)}."
-        raise UserError(f"config.{name} is {value!r}. {hint_text}")
+        raise UserError(f"config.{name} is {value!r}. {remedy(value, hint)}")
+
+
+def remedy(value: Any, hint: Any) -> str:
+    """What a value that is not allowed should be; of a tuple's items the first wrong one."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return did_you_mean(str(value), arguments)
+    if origin is tuple and arguments[-1] is Ellipsis and isinstance(value, tuple):
+        return next(remedy(one, arguments[0]) for one in value if not allowed(one, arguments[0]))
+    return f"Its type is {hint.__name__ if origin is None and isinstance(hint, type) else hint}."
 
 
 def allowed(value: Any, hint: Any) -> bool:

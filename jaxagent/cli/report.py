@@ -17,11 +17,13 @@ from jaxagent.cli.work import WorkFolder
 from jaxagent.data.views import FlagImages
 from jaxagent.evaluation import metrics, read_rows
 from jaxagent.report.page import write_report
-from jaxagent.report.records import Report
+from jaxagent.report.records import Report, Table
 from jaxagent.report.results import read_results, results_table
 from jaxagent.report.run import read_scalars, run_report
 from jaxagent.types import Images
 
+COLD_STARTS = {"mmagent_r2": "flags_cold_start", "promsa": "flags_promsa_cold_start"}
+"""Method -> the experiment that made its shipped policy."""
 SHOWN_VERSIONS = ("jaxagent", "jax", "flax", "optax", "transformers", "scann")
 
 
@@ -87,6 +89,8 @@ def page_of_run(folder: WorkFolder, config: ConfigDict, *, output: Path) -> Path
     return output
 
 
+CARD_FIGURES = ("dialogues", "accuracy", "ident", "R@1", "R@15", "reward")
+IN_PERCENT = ("accuracy", "ident", "R@1", "R@15")
 METHOD_NAMES = {"mmagent_r2": "MMAgent-R2", "promsa": "ProMSA"}
 ALGORITHM_NAMES = {"grpo": "GRPO", "gspo": "GSPO", "tn_gspo": "TN-GSPO"}
 
@@ -172,12 +176,11 @@ def policy_card(folder: WorkFolder) -> dict:
     ]
     if not seconds or not rows:
         raise UserError(
-            f"{folder.root} holds no supervised training with an evaluation. Run `jaxagent train "
-            "--config flags_cold_start` and `jaxagent evaluate` there first."
+            f"{folder.root} holds no supervised training with an evaluation. Run `jaxagent train` "
+            f"on one of {', '.join(COLD_STARTS.values())} and `jaxagent evaluate` there first."
         )
-    shown = ("dialogues", "accuracy", "ident", "R@1", "R@15", "reward")
     return {
-        "command": "jaxagent train --config flags_cold_start --workdir work/cold_start",
+        "command": f"jaxagent train --config {COLD_STARTS[config.method.name]} --workdir work/cold",
         "seed": config.seed,
         "warm_start_steps": config.warm_start.steps,
         "sft_steps": len(seconds),
@@ -186,7 +189,7 @@ def policy_card(folder: WorkFolder) -> dict:
             split: {
                 name: round(value, 4)
                 for name, value in metrics([row for row in rows if row["split"] == split]).items()
-                if name in shown
+                if name in CARD_FIGURES
             }
             for split in sorted({row["split"] for row in rows})
         },
@@ -195,25 +198,26 @@ def policy_card(folder: WorkFolder) -> dict:
 
 
 def readme_cold_start() -> str:
-    """What the shipped policy's card says, as Markdown."""
-    card = json.loads((build.policy_folder("shipped") / "card.json").read_text())
-    names = ("dialogues", "accuracy", "ident", "R@1", "R@15", "reward")
-    rows = [
-        f"| {split} | {figures['dialogues']:.0f} | "
-        + " | ".join(f"{100 * figures[name]:.1f}" for name in names[1:-1])
-        + f" | {figures['reward']:.2f} |"
-        for split, figures in card["figures"].items()
-    ]
-    return "\n".join(
-        [
-            f"`{card['command']}`, seed {card['seed']}: {card['warm_start_steps']} steps of warm "
-            f"start, then {card['sft_steps']} of SFT in {card['sft_minutes']} minutes on two CPU "
-            "cores that other work shared.",
-            "",
-            "| split | questions | accuracy % | ident. % | R@1 % | R@15 % | reward |",
-            "|---|---|---|---|---|---|---|",
-            *rows,
-        ]
+    """What the shipped policies' cards say, as Markdown."""
+    return "\n".join(map(cold_start_text, COLD_STARTS))
+
+
+def cold_start_text(method: str) -> str:
+    """What made a method's shipped policy, and a table of its figures."""
+    card = json.loads((build.policy_folder("shipped", method) / "card.json").read_text())
+    table = Table(
+        title=method,
+        columns=("split", *(f"{n} %" if n in IN_PERCENT else n for n in CARD_FIGURES)),
+        rows=[
+            (split, *(100 * figures[n] if n in IN_PERCENT else figures[n] for n in CARD_FIGURES))
+            for split, figures in card["figures"].items()
+        ],
+    )
+    warm = f"{card['warm_start_steps']} steps of warm start, then " * bool(card["warm_start_steps"])
+    return (
+        f"{METHOD_NAMES[method]}: `{card['command']}`, seed {card['seed']}; {warm}"
+        f"{card['sft_steps']} updates of SFT in {card['sft_minutes']} minutes on two CPU cores "
+        f"that other work shared.\n\n{markdown_table(table)}"
     )
 
 

@@ -70,9 +70,13 @@ def write_policy(
     params: Params,
     *,
     template: str | Path,
+    dtype: DTypeLike = "float32",
     max_bytes: int = 4 * 2**30,
 ) -> None:
-    """Writes a folder that transformers loads: these weights, every other file from `template`."""
+    """Writes a folder that transformers loads: these weights, every other file from `template`.
+
+    `dtype` is that of the files; reading them back gives the rounded weights.
+    """
     folder, template = Path(folder), Path(template)
     if read_config(template) != config:
         raise ConfigError(f"{template} is the folder of a policy of other sizes.")
@@ -83,7 +87,7 @@ def write_policy(
     named = flat(params)
     tensors: dict[str, np.ndarray] = {}
     for row in qwen3_vl.table(config):
-        parameter = np.asarray(named[row.name])
+        parameter = np.asarray(named[row.name], dtype)
         layers = [parameter] if row.layers is None else list(parameter)
         tensors |= {
             key: row.exported(layer) for key, layer in zip(row.hf_keys(), layers, strict=True)

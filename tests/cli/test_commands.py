@@ -129,6 +129,22 @@ def test_a_missing_policy_folder_is_refused(capsys, work, tmp_path):
     assert "no policy folder /no/such/policy" in message
 
 
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("model.vision=forzen", "Did you mean 'frozen'?"),
+        ("model.saved_dtype=float16", "config.model.saved_dtype is 'float16'. Did you mean"),
+        ("model.folder=shipped/prosma", "Did you mean 'promsa'?"),
+        ("evaluation.when=befor", "Did you mean 'before'?"),
+        ("evaluation.splits=unseen_entities", "Did you mean 'unseen_entity'?"),
+    ],
+)
+def test_a_wrong_word_is_refused_before_a_base_is_built(capsys, tmp_path, flag, said):
+    words = ["train", "--config", EXPERIMENT, "--workdir", str(tmp_path), f"--config.{flag}"]
+    assert said in refused(capsys, *words)
+    assert not (tmp_path / "kb").exists()
+
+
 def test_a_mesh_that_does_not_fit_is_refused_before_anything_runs(capsys, work, tmp_path):
     flags = [*agent_flags(work), "--config.sharding.fsdp=3", "--config.evaluation.when=()"]
     message = refused(capsys, "train", "--workdir", str(tmp_path / "w"), *flags)
@@ -138,6 +154,7 @@ def test_a_mesh_that_does_not_fit_is_refused_before_anything_runs(capsys, work, 
 @pytest.mark.slow
 def test_train_resumes_and_leaves_a_page_and_a_policy(capsys, work, tmp_path):
     words = ["train", "--workdir", str(tmp_path), *agent_flags(work)]
+    words += ["--config.model.saved_dtype=bfloat16"]
     stopped = [*words, "--config.rl.steps=2", "--config.checkpoint.every=1"]
     status, out, _ = run(capsys, *stopped)
     assert status == 0

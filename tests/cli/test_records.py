@@ -21,6 +21,7 @@ class Outer:
     pair: tuple[int, int] = (1, 2)
     sizes: tuple[int, ...] = ()
     inner: Inner = field(default_factory=Inner)
+    words: tuple[Literal["left", "right"], ...] = ()
 
     def __post_init__(self):
         if self.size < 0:
@@ -28,19 +29,24 @@ class Outer:
 
 
 def config(**changes) -> ConfigDict:
-    fields = {"size": 3, "pair": (4, 5), "sizes": (6,), "inner": {"word": "right"}}
+    fields = {
+        "size": 3, "pair": (4, 5), "sizes": (6,), "inner": {"word": "right"}, "words": ("left",)
+    }  # fmt: skip
     return ConfigDict({"outer": fields | changes})
 
 
 def test_a_group_becomes_its_record():
     made = record(Outer, config(), "outer")
-    assert made == Outer(size=3, pair=(4, 5), sizes=(6,), inner=Inner(word="right"))
+    assert made == Outer(
+        size=3, pair=(4, 5), sizes=(6,), inner=Inner(word="right"), words=("left",)
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"inner": {"word": "rihgt"}}, r"config.outer.inner.word is 'rihgt'. Did you mean 'right'"),
+        ({"words": ("right", "lfet")}, r"config.outer.words is .*Did you mean 'left'"),
         ({"pair": (1, 2, 3)}, r"config.outer.pair is \(1, 2, 3\)"),
         ({"size": "3"}, r"config.outer.size is '3'. Its type is int"),
         ({"size": True}, r"config.outer.size is True. Its type is int"),

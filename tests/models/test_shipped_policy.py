@@ -1,16 +1,20 @@
 """The policy that ships with the package is a Qwen3-VL like any other: transformers agrees."""
 
-import numpy as np
+from pathlib import Path
 
-from jaxagent.cli.build import policy_folder
+import numpy as np
+import pytest
+
+from jaxagent.cli.build import METHODS, policy_folder
 from jaxagent.processing.policy import load_policy
 from tests.models import twins
 
 LIMIT = 20 * 2**20
+FOLDERS = [policy_folder("shipped", method) for method in METHODS]
 
 
-def test_the_shipped_policy_equals_transformers_on_its_folder():
-    folder = policy_folder("shipped")
+@pytest.mark.parametrize("folder", FOLDERS, ids=METHODS)
+def test_a_shipped_policy_equals_transformers_on_its_folder(folder: Path):
     policy, params = load_policy(folder)
     layout = (6, (1, 4, 4), 5, (1, 4, 4), 1, (1, 4, 4), 7)
     one = twins.context(policy, layout, seed=0)
@@ -20,5 +24,5 @@ def test_the_shipped_policy_equals_transformers_on_its_folder():
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
-def test_the_shipped_policy_is_small():
-    assert sum(file.stat().st_size for file in policy_folder("shipped").iterdir()) < LIMIT
+def test_the_shipped_policies_are_small():
+    assert sum(file.stat().st_size for folder in FOLDERS for file in folder.iterdir()) < LIMIT

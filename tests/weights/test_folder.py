@@ -50,6 +50,16 @@ def test_reading_undoes_writing(tmp_path, max_bytes):
     equal(again, params)
 
 
+def test_files_of_half_the_size_hold_the_rounded_weights(tmp_path):
+    policy, params = tiny.policy()
+    config = policy.model.config
+    write_policy(tmp_path, config, params, template=policy.folder, dtype="bfloat16")
+    size = (tmp_path / "model.safetensors").stat().st_size
+    assert size < 0.6 * (policy.folder / "model.safetensors").stat().st_size
+    rounded = jax.tree.map(lambda leaf: np.asarray(leaf, "bfloat16").astype("float32"), params)
+    equal(read_policy(tmp_path).params, rounded)
+
+
 def test_writing_replaces_what_was_there(folder):
     policy, params = tiny.policy()
     others = tiny.params(policy.model, seed=9)
