@@ -12,10 +12,9 @@ A row is a plain mapping, complete enough to be read in the report and to be cou
     paired change  of two policies on the same questions, with a 95 % interval from a bootstrap that
                    draws ENTITIES with replacement (`scoring.metrics.entity_interval`)
 
-Left out: the public data sets' file formats (they live in `data`), and any choice of sampling.
+Left out: the public data sets' file formats, and any choice of sampling.
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxagent.agents.mmagent_r2 import Reject, Rerank, SearchImage
+from jaxagent.json_lines import read_lines, write_lines
 from jaxagent.retrieval.knowledge_base import KnowledgeBase
 from jaxagent.retrieval.names import normal_name
 from jaxagent.retrieval.search import entity_ranks, search_images
@@ -80,7 +80,8 @@ class Protocol:
 class Summary:
     """Figures of one policy: group -> metric -> value, over splits, families and kinds.
 
-    `overall["accuracy"]` is the harmonic mean of unseen question and unseen entity (InfoSeek).
+    `overall["accuracy"]` is the harmonic mean of unseen question and unseen entity (InfoSeek), or
+    the mean where only one of them was asked.
     """
 
     overall: Mapping[str, float]
@@ -337,12 +338,17 @@ def mean(values: Iterable[float]) -> float:
 
 def overall_accuracy(rows: Sequence[Row]) -> float:
     """InfoSeek's "all": the harmonic mean of unseen question and unseen entity, else the mean."""
+    if not is_harmonic(row["split"] for row in rows):
+        return mean(row["accuracy"] for row in rows)
     kinds: dict[bool, list[float]] = defaultdict(list)
     for row in rows:
         kinds[row["split"].endswith("unseen_question")].append(row["accuracy"])
-    if len(kinds) < 2:
-        return mean(row["accuracy"] for row in rows)
     return harmonic_mean(mean(kinds[True]), mean(kinds[False]))
+
+
+def is_harmonic(splits: Iterable[str]) -> bool:
+    """Whether the accuracy over all these splits is a harmonic mean: both kinds are there."""
+    return len({split.endswith("unseen_question") for split in splits}) == 2
 
 
 def paired_change(
@@ -377,13 +383,19 @@ def by_question(
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    """JSON lines, there as a whole or not at all."""
+    write_lines(path, rows)
 
 
 def read_rows(path: Path) -> list[dict]:
-    with path.open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    """The rows of an evaluation.
+
+    Raises:
+        ValueError: a line is torn or no row.
+    """
+    lines = read_lines(path)
+    if lines.torn:
+        raise ValueError(
+            f"The last line of {path} is torn. Delete the file; the same command evaluates again."
+        )
+    return lines.rows

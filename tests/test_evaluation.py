@@ -138,6 +138,14 @@ def test_rows_survive_the_file(tmp_path):
     rows = [row(trajectory(policy(SearchImage(1)), returned(CHAD), recorded=CHAD))]
     write_rows(tmp_path / "a" / "rows.jsonl", rows)
     assert read_rows(tmp_path / "a" / "rows.jsonl") == json.loads(json.dumps(rows)) == rows
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["rows.jsonl"]
+
+
+def test_a_torn_file_of_rows_is_refused(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": 1}\n{"id": 2')
+    with pytest.raises(ValueError, match=r"rows\.jsonl is torn\. Delete the file"):
+        read_rows(path)
 
 
 def test_every_entity_is_asked_about_before_any_is_asked_twice():

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "jaxagent"
 STACK = (
-    ("types", "trees"),
+    ("types", "trees", "json_lines"),
     ("sharding",),
     ("models",),
     ("weights",),

@@ -1,11 +1,11 @@
 """A `Report` from what a run left in its folder: scalars, dialogues, config."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from jaxagent.evaluation import Row, Summary, paired_change, summary
+from jaxagent.evaluation import Row, Summary, is_harmonic, paired_change, summary
+from jaxagent.json_lines import read_lines
 from jaxagent.report.records import Curve, Figure, Report, Table
 
 CURVES = {
@@ -32,6 +32,7 @@ What tells of the machine and not of the learning stands in TensorBoard alone.
 """
 METRICS = ("accuracy", "ident", "tower", "R@1", "R@15", "rejections", "calls", "tokens", "reward")
 SHARES = ("accuracy", "ident", "tower", "R@1", "R@15")
+HARMONIC = "harmonic mean of unseen question and unseen entity"
 
 
 def run_report(
@@ -84,7 +85,9 @@ def headlines(before: Sequence[Row], after: Sequence[Row], curves: Sequence[Curv
         Figure(
             label="Right answers",
             value=percent(now["accuracy"]),
-            note=was(then, "accuracy") + f"{len(rows)} questions, harmonic mean over splits",
+            note=was(then, "accuracy")
+            + f"{len(rows)} dialogues"
+            + f", {HARMONIC}" * is_harmonic(row["split"] for row in rows),
         )
     ]
     if "ident" in now:
@@ -143,9 +146,10 @@ def by_split(runs: Mapping[str, Summary]) -> Table:
         title="By split",
         columns=["split", "policy", "dialogues", *METRICS],
         rows=rows,
-        note="Shares in percent; accuracy over all is the harmonic mean of the splits. R@k is the "
-        "retriever's alone; tower: the policy's vision tower reranking its 15 by cosine, with no "
-        "dialogue. Rejections, calls, tokens and reward are means a dialogue.",
+        note="Shares in percent"
+        + f"; accuracy over all is the {HARMONIC}" * is_harmonic(splits)
+        + ". R@k is the retriever's alone; tower: the policy's vision tower reranking its 15 by "
+        "cosine, with no dialogue. Rejections, calls, tokens and reward are means a dialogue.",
     )
 
 
@@ -213,7 +217,9 @@ def sample_of(rows: Sequence[Row], count: int) -> list[Row]:
 
 
 def read_scalars(path: Path) -> list[dict]:
-    """Rows of metrics.jsonl; none when there is no such file."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    """Rows of metrics.jsonl but a torn last one; none when there is no such file.
+
+    Raises:
+        ValueError: any other line is no row.
+    """
+    return read_lines(path).rows if path.exists() else []

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from tensorboardX import SummaryWriter
 
+from jaxagent.json_lines import parsed, write_lines
+
 METRICS = "metrics.jsonl"
 
 
@@ -23,8 +25,7 @@ class Writer:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / METRICS
         self.name = name
-        kept = kept_lines(path, name, after)
-        path.write_text("".join(kept))
+        write_lines(path, kept_rows(path, name, after))
         self._file = path.open("a")
         self._board = SummaryWriter(str(folder / name), purge_step=after + 1 if after else None)
 
@@ -44,16 +45,9 @@ class Writer:
         self._board.close()
 
 
-def kept_lines(path: Path, name: str, after: int) -> list[str]:
-    """The lines of other trainings, and this one's up to step `after`; torn lines are dropped."""
+def kept_rows(path: Path, name: str, after: int) -> list[dict]:
+    """The rows of other trainings, and this one's up to step `after`; torn lines are dropped."""
     if not path.exists():
         return []
-    kept = []
-    for line in path.read_text().splitlines(keepends=True):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if f"time/{name}" not in row or row["step"] <= after:
-            kept.append(line)
-    return kept
+    rows = filter(None, map(parsed, path.read_bytes().split(b"\n")))
+    return [row for row in rows if f"time/{name}" not in row or row["step"] <= after]

@@ -6,6 +6,7 @@ from jaxagent.report.run import (
     changes,
     ends,
     headlines,
+    read_scalars,
     run_report,
     sample_of,
     scalar_curves,
@@ -59,6 +60,32 @@ def test_the_three_headlines_tell_what_was():
     assert made.figures[0].note.startswith("was 0.0 %")
     assert "first: 0.0 %" in made.figures[1].note
     assert "its 15: 100.0 %" in made.figures[1].note
+
+
+@pytest.mark.parametrize(
+    ("splits", "harmonic"),
+    [
+        (("unseen_entity", "unseen_entity"), False),
+        (("val_unseen_entity", "unseen_entity"), False),
+        (("unseen_entity", "unseen_question"), True),
+    ],
+)
+def test_dialogues_are_counted_and_a_harmonic_mean_is_named_where_there_is_one(splits, harmonic):
+    rows = [row(0, 1.0, split=split) for split in splits]
+    made = report(before=[], after=rows)
+    note = "2 dialogues" + ", harmonic mean of unseen question and unseen entity" * harmonic
+    assert made.figures[0].note == note
+    assert ("harmonic" in made.tables[0].note) == harmonic
+
+
+def test_a_torn_last_step_is_left_out_and_any_other_is_refused(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert read_scalars(path) == []
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3, "upd')
+    assert read_scalars(path) == [{"step": 1}, {"step": 2}]
+    path.write_text('{"step": 1, "upd\n{"step": 2}\n')
+    with pytest.raises(ValueError, match="Line 1 of"):
+        read_scalars(path)
 
 
 def test_a_method_that_records_no_entity_has_no_such_headline():

@@ -37,3 +37,13 @@ def test_a_number_that_json_has_no_word_for_is_null(tmp_path):
     writer.write(1, {"a": float("nan"), "b": float("inf")}, seconds=0.5)
     writer.close()
     assert written(tmp_path) == [{"step": 1, "a": None, "b": None, "time/rl": 0.5}]
+
+
+def test_a_stop_before_the_end_of_a_line_glues_no_two_steps_together(tmp_path):
+    whole = b'{"step": 1, "a": 0.5, "time/rl": 1}'
+    (tmp_path / "metrics.jsonl").write_bytes(whole)
+    writer = Writer(tmp_path, "rl", after=1)
+    writer.write(2, {"a": 0.25}, seconds=2)
+    writer.close()
+    assert [row["step"] for row in written(tmp_path)] == [1, 2]
+    assert [path.name for path in tmp_path.glob("*.part")] == []
