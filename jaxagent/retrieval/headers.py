@@ -13,6 +13,7 @@ from typing import Any
 from etils import epath
 
 FILE = "header.json"
+DRAFT = f"{FILE}.draft"
 
 
 def order_hash(rows: Iterable[str]) -> str:
@@ -28,7 +29,7 @@ def order_hash(rows: Iterable[str]) -> str:
 def write_header(folder: epath.PathLike, header: Mapping[str, Any]) -> None:
     """Writes the header in one move, so that a killed process leaves the old one or none."""
     folder = epath.Path(folder)
-    draft = folder / f"{FILE}.draft"
+    draft = folder / DRAFT
     draft.write_text(json.dumps(header, indent=1, sort_keys=True) + "\n")
     draft.replace(folder / FILE)
 

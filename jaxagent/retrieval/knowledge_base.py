@@ -232,6 +232,7 @@ def _finished(folder: epath.Path, made_from: Mapping[str, Any]) -> bool:
         headers.check_header(header, made_from, f"The knowledge base that {folder} holds already")
         return True
     ours = {"entities.jsonl", "passages.jsonl", "image_index", "text_index", "draft"}
+    ours.add(headers.DRAFT)
     foreign = sorted(path.name for path in folder.iterdir() if path.name not in ours)
     if foreign:
         raise ValueError(

@@ -107,6 +107,14 @@ def test_a_build_that_was_stopped_is_detected_and_continues(tmp_path, monkeypatc
     assert not (tmp_path / "draft").exists()
 
 
+def test_a_build_that_was_stopped_while_its_header_was_written_goes_on(tmp_path):
+    build(tmp_path)
+    (tmp_path / "header.json").unlink()
+    (tmp_path / "header.json.draft").write_text('{"format": "jaxag')
+    assert build(tmp_path).passages == tuple(PASSAGES)
+    assert not (tmp_path / "header.json.draft").exists()
+
+
 def test_a_finished_base_is_opened_and_not_built_again(tmp_path):
     build(tmp_path)
     again = encoders()
