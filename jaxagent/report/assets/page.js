@@ -3,7 +3,6 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const list = document.querySelector(".list ol");
 const FILTERS = [
-  ["run", "any run", (d) => d.run],
   ["split", "any split", (d) => d.split],
   ["family", "any family", (d) => d.family],
   ["outcome", "right or wrong", (d) => (d.correct ? "right answer" : "wrong answer")],
