@@ -1,1 +1,1 @@
-"""Benchmarks: the embedded flags benchmark, and readers of the public data sets."""
+"""The embedded flags benchmark, the expert's traces on it, and the tiny policy."""

@@ -47,7 +47,7 @@ class Learner(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What adds up over the micro-batches of an update; the last four are extremes."""
+    """What adds up over the micro-batches of an update; the last three are extremes."""
 
     loss: Float[Array, ""]
     verdict_loss: Float[Array, ""]
