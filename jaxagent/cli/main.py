@@ -5,7 +5,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from jaxagent.cli.errors import UserError
+from jaxagent.cli.errors import UserError, did_you_mean
 
 COMMANDS = {
     "quickstart": "build, train and evaluate a small agent, and leave a page to look at",
@@ -35,6 +35,11 @@ def dispatch(arguments: Sequence[str]) -> int:
     parser = Parser(prog="jaxagent", description="Vision-language search agents in JAX.")
     commands = parser.add_subparsers(dest="command", metavar="command", parser_class=Parser)
     wanted = next((word for word in arguments if not word.startswith("-")), None)
+    if wanted is not None and wanted not in COMMANDS:
+        raise UserError(
+            f"There is no command {wanted!r}. {did_you_mean(wanted, COMMANDS)} "
+            "See `jaxagent --help`."
+        )
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
         if name == wanted:
@@ -48,7 +53,7 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """`argparse` whose errors are `UserError`s; a mistyped command gets the nearest one."""
+    """`argparse` whose errors are `UserError`s."""
 
     def error(self, message: str):
         raise UserError(f"{message}. See `{self.prog} --help`.")

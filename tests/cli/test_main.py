@@ -18,7 +18,7 @@ def run(capsys, *words: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["trian"], "invalid choice: 'trian'"),
+        (["trian"], "There is no command 'trian'. Did you mean 'train'?"),
         (["train"], "--config"),
         (
             ["train", "--config", "flags_mmagent_r2_gpro", "--workdir", "w"],
