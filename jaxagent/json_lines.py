@@ -13,10 +13,14 @@ from uuid import uuid4
 
 
 class Lines(NamedTuple):
-    """The rows of a file, and whether a last line that was not written to its end was left out."""
+    """The rows of a file with the numbers of their lines, from 1.
+
+    `torn` says that a last line that was not written to its end was left out.
+    """
 
     rows: list[dict]
     torn: bool
+    numbers: list[int]
 
 
 def read_lines(path: Path) -> Lines:
@@ -27,7 +31,7 @@ def read_lines(path: Path) -> Lines:
     """
     content = path.read_bytes()
     whole = content[: len(content) - len(torn_end(content))]
-    rows = []
+    rows, numbers = [], []
     for number, line in enumerate(whole.split(b"\n"), 1):
         if not line.strip():
             continue
@@ -35,7 +39,8 @@ def read_lines(path: Path) -> Lines:
         if row is None:
             raise ValueError(f"Line {number} of {path} is no JSON object: {shown(line)}.")
         rows.append(row)
-    return Lines(rows, torn=len(whole) < len(content))
+        numbers.append(number)
+    return Lines(rows, torn=len(whole) < len(content), numbers=numbers)
 
 
 def write_lines(path: Path, rows: Iterable[Mapping]) -> None:

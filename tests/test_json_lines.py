@@ -12,11 +12,11 @@ ROWS = [{"name": "São Tomé", "x": 1}, {"name": "b", "x": None}]
 def test_reading_undoes_writing_and_appending(tmp_path):
     path = tmp_path / "folder" / "rows.jsonl"
     write_lines(path, ROWS)
-    assert read_lines(path) == (ROWS, False)
+    assert read_lines(path) == (ROWS, False, [1, 2])
     append_line(path, {"x": 2})
-    assert read_lines(path) == ([*ROWS, {"x": 2}], False)
+    assert read_lines(path) == ([*ROWS, {"x": 2}], False, [1, 2, 3])
     append_line(tmp_path / "new.jsonl", {"x": 3})
-    assert read_lines(tmp_path / "new.jsonl") == ([{"x": 3}], False)
+    assert read_lines(tmp_path / "new.jsonl") == ([{"x": 3}], False, [1])
 
 
 def test_a_write_that_is_stopped_leaves_the_old_file(tmp_path):
@@ -39,9 +39,9 @@ def test_wherever_the_last_line_is_torn_the_others_stay_and_the_next_one_is_whol
         path.write_bytes(first + b"\n" + last[:kept])
         torn = kept < len(last)
         before = ROWS[1:] if torn else ROWS[::-1]
-        assert read_lines(path) == (before, torn)
+        assert read_lines(path)[:2] == (before, torn)
         append_line(path, {"x": 2})
-        assert read_lines(path) == ([*before, {"x": 2}], False)
+        assert read_lines(path)[:2] == ([*before, {"x": 2}], False)
 
 
 @pytest.mark.parametrize("broken", ['{"x": ', "[1]", "7", "\ufffd"])

@@ -32,13 +32,18 @@ def read_config(name: str, changes: Mapping[str, str | Value]) -> ConfigDict:
 
 def experiment(name: str):
     """The module of an experiment."""
+    return importlib.import_module(f"configs.{experiment_name(name)}")
+
+
+def experiment_name(name: str) -> str:
+    """The experiment's name, of a name or a path."""
     stem = Path(name).stem if name.endswith(".py") else name
     if stem not in experiments():
         raise UserError(
             f"No experiment is called {name!r}. {did_you_mean(stem, experiments())} "
             "`jaxagent train --help` lists them."
         )
-    return importlib.import_module(f"configs.{stem}")
+    return stem
 
 
 def base_config() -> ConfigDict:
@@ -135,8 +140,17 @@ def saved_config(path: Path) -> ConfigDict:
             f"{path.parent} holds no training: there is no {path.name}. "
             "Give --workdir of a `jaxagent train`, or --config to evaluate a policy as it is."
         ) from error
-    except json.JSONDecodeError as error:
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}. Give --workdir of a `jaxagent train`."
+        ) from error
+    except ValueError as error:
         raise UserError(f"{path} is broken: {error}. Give another --workdir.") from error
+    if not isinstance(changes, dict):
+        raise UserError(
+            f"{path} is {changes!r}, not an object of fields as `jaxagent train` writes it. "
+            "Give another --workdir."
+        )
     apply(config, {name: as_tuple(value) for name, value in changes.items()})
     return config
 

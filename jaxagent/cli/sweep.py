@@ -6,7 +6,6 @@ the results file already is skipped, so the same command goes on after a stop.
 """
 
 import argparse
-import importlib
 import json
 import shutil
 import time
@@ -18,13 +17,14 @@ from ml_collections import ConfigDict
 
 from jaxagent.cli import build
 from jaxagent.cli.agent import assemble
-from jaxagent.cli.configs import config_flags, flat, read_config
-from jaxagent.cli.errors import UserError
+from jaxagent.cli.configs import config_flags, experiment, experiment_name, flat, read_config
+from jaxagent.cli.errors import UserError, told
 from jaxagent.cli.learning import trained
 from jaxagent.cli.progress import Bars
 from jaxagent.cli.report import versions
 from jaxagent.cli.work import WorkFolder, claim, open_work_folder
-from jaxagent.report.results import append_result, read_results, result_line
+from jaxagent.json_lines import append_line
+from jaxagent.report.results import read_results, result_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,22 +36,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     changes = config_flags(rest)
-    rows = wanted_rows(options.config, options.only)
-    root, results = open_work_folder(options.workdir), Path(options.results)
-    done = {(line["config"], line["name"]) for line in read_results(results)}
+    config = experiment_name(options.config)
+    rows = wanted_rows(config, options.only)
+    root, results = open_work_folder(options.workdir), open_results(options.results)
+    with told(ValueError):
+        done = {(line["config"], line["name"]) for line in read_results(results)}
     for at, row in enumerate(rows, 1):
         name = row.pop("name")
         print(f"[{at}/{len(rows)}] {name}", flush=True)
-        if (options.config, name) in done:
+        if (config, name) in done:
             print("  is in the results file already")
             continue
-        append_result(results, finished_row(options.config, name, changes | row, root))
+        append_line(results, finished_row(config, name, changes | row, root))
     return 0
+
+
+def open_results(path: str) -> Path:
+    """The results file, made when missing and known to be writable before anything is run."""
+    results = Path(path).expanduser()
+    try:
+        results.parent.mkdir(parents=True, exist_ok=True)
+        results.open("a").close()
+    except OSError as error:
+        raise UserError(
+            f"The results file {results} cannot be written: {error.strerror}. "
+            "Give another one with --results."
+        ) from error
+    return results
 
 
 def wanted_rows(config: str, prefix: str) -> list[dict]:
     """The rows of the experiment's sweep whose names start with `prefix`."""
-    sweep = getattr(importlib.import_module(f"configs.{config}"), "sweep", None)
+    sweep = getattr(experiment(config), "sweep", None)
     if sweep is None:
         raise UserError(f"The experiment {config} has no sweep(); run it with `jaxagent train`.")
     rows = [dict(row) for row in sweep()]
@@ -73,7 +89,7 @@ def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -
     shared = root.root / "evaluation" / f"{start_key(config)}.jsonl"
     if shared.exists() and not folder.dialogues("before").exists():
         folder.dialogues("before").parent.mkdir(exist_ok=True)
-        shutil.copyfile(shared, folder.dialogues("before"))
+        copy(shared, folder.dialogues("before"))
     started = time.monotonic()
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
@@ -81,7 +97,7 @@ def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -
         result = trained(agent, params, folder, bars)
     if folder.dialogues("before").exists():
         shared.parent.mkdir(exist_ok=True)
-        shutil.copyfile(folder.dialogues("before"), shared)
+        copy(folder.dialogues("before"), shared)
     return result_line(
         name=name,
         config=config_name,
@@ -93,6 +109,13 @@ def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -
         after=result.after,
         versions=versions(),
     )
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copies a file; the copy is there as a whole or not at all."""
+    unfinished = target.with_name(f"{target.name}.part")
+    shutil.copyfile(source, unfinished)
+    unfinished.replace(target)
 
 
 def start_key(config: ConfigDict) -> str:

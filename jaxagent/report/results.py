@@ -11,7 +11,7 @@ Runs whose names differ in the last number alone are seeds of one row of the tab
 outcome is averaged over them before the bootstrap over entities.
 """
 
-import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,11 +19,15 @@ from pathlib import Path
 import numpy as np
 
 from jaxagent.evaluation import Row, metrics
+from jaxagent.json_lines import read_lines
 from jaxagent.report.records import Table
 from jaxagent.report.run import METRICS, ends, label
 from jaxagent.scoring.metrics import Interval, entity_interval
 
 KEPT = ("dialogues", *METRICS)
+GROUPED = ("before", "after", "outcomes", "versions")
+FIELDS = ("name", "config", "reward", *GROUPED)
+"""What a line is read for; those of `GROUPED` are objects."""
 PAIRS = {"accuracy": (1, 2), "ident": (3, 4)}
 """Metric -> places of its values before and after in an outcome."""
 
@@ -44,8 +48,9 @@ def result_line(
 
     Args:
         rewards: mean reward of every step of training, in order; may be empty.
+        before, after: either may be empty, when the run was not evaluated then.
     """
-    splits = sorted({row["split"] for row in after})
+    splits = splits_of(before) | splits_of(after)
     return {
         "name": name,
         "config": config,
@@ -54,11 +59,15 @@ def result_line(
         "seconds": round(seconds, 1),
         "steps": len(rewards),
         "reward": [round(value, 4) for value in ends(rewards)] if rewards else None,
-        "before": {split: figures(before, split) for split in splits},
-        "after": {split: figures(after, split) for split in splits},
-        "outcomes": {split: outcomes(before, after, split) for split in splits},
+        "before": {split: figures(before, split) for split in sorted(splits_of(before))},
+        "after": {split: figures(after, split) for split in sorted(splits_of(after))},
+        "outcomes": {split: outcomes(before, after, split) for split in sorted(splits)},
         "versions": dict(versions),
     }
+
+
+def splits_of(rows: Iterable[Row]) -> set[str]:
+    return {row["split"] for row in rows}
 
 
 def figures(rows: Sequence[Row], split: str) -> dict[str, float]:
@@ -83,16 +92,41 @@ def outcomes(before: Sequence[Row], after: Sequence[Row], split: str) -> dict[st
 
 
 def read_results(path: Path) -> list[dict]:
-    """The lines of a results file; none when there is no such file."""
+    """The lines of a results file; none when there is no such file.
+
+    A last line that was not written to its end is left out, with a message; `append_line` cuts it
+    off.
+
+    Raises:
+        ValueError: any other line is none that `result_line` made; the message has its number.
+    """
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    lines = read_lines(path)
+    for number, line in zip(lines.numbers, lines.rows, strict=True):
+        check_line(line, f"Line {number} of {path}")
+    if lines.torn:
+        logging.warning("The last line of %s is torn, as a stop leaves it; left out.", path)
+    return lines.rows
 
 
-def append_result(path: Path, line: Mapping) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line, ensure_ascii=False) + "\n")
+def check_line(line: Mapping, where: str) -> None:
+    """Refuses a line that lacks what the tables read."""
+    lacking = [name for name in FIELDS if name not in line]
+    lacking += [name for name in GROUPED if name in line and not isinstance(line[name], dict)]
+    lacking += [
+        f"{when}.{split}.{name}"
+        for when in ("before", "after")
+        if when in line and when not in lacking
+        for split, found in line[when].items()
+        for name in ("dialogues", "accuracy")
+        if not isinstance(found, dict) or name not in found
+    ]
+    if lacking:
+        raise ValueError(
+            f"{where} is no run of `jaxagent sweep`: it lacks {', '.join(lacking)}. "
+            "Delete it, or name another file."
+        )
 
 
 def groups(lines: Iterable[Mapping]) -> dict[str, list[Mapping]]:
@@ -130,7 +164,8 @@ def results_table(lines: Sequence[Mapping], split: str) -> Table:
         note=f"Before → after on {label(split)}, {', '.join(f'{n:.0f}' for n in sorted(counts))} "
         "dialogues a run, means over seeds. Reward: means of the first and last fifth of training. "
         "Changes are paired over questions and seeds; the interval is a bootstrap over entities. "
-        "R@k is the retriever's alone; tower: the starting policy's vision tower reranking its 15.",
+        "R@k is the retriever's alone; tower: the trained policy's vision tower reranking its 15; "
+        "both of the first seed.",
     )
 
 
@@ -143,12 +178,12 @@ def reward_cell(runs: Sequence[Mapping]) -> str | None:
 
 
 def change_cell(runs: Sequence[Mapping], split: str, metric: str) -> str | None:
+    """The means over seeds before and after; after alone where a run was not evaluated before."""
     if any(metric not in run["after"][split] for run in runs):
         return None
-    means = [
-        100 * np.mean([run[when][split][metric] for run in runs]) for when in ("before", "after")
-    ]
-    return f"{means[0]:.1f} → {means[1]:.1f}"
+    whens = ["before", "after"] if all(split in run["before"] for run in runs) else ["after"]
+    means = [100 * np.mean([run[when][split][metric] for run in runs]) for when in whens]
+    return " → ".join(f"{mean:.1f}" for mean in means)
 
 
 def interval_cell(runs: Sequence[Mapping], split: str, metric: str) -> str | None:

@@ -7,9 +7,9 @@ import pytest
 from jaxagent.cli.errors import UserError
 from jaxagent.cli.report import fill
 from jaxagent.cli.tables import markdown_table, text_table
+from jaxagent.json_lines import append_line
 from jaxagent.report.records import Table
 from jaxagent.report.results import (
-    append_result,
     read_results,
     result_line,
     results_table,
@@ -81,10 +81,52 @@ def test_a_method_that_records_no_entity_has_no_ident():
 def test_lines_survive_the_file(tmp_path):
     path = tmp_path / "folder" / "results.jsonl"
     first, second = line("a-0", rows(0), rows(1)), line("a-1", rows(1), rows(1))
-    append_result(path, first)
-    append_result(path, second)
+    append_line(path, first)
+    append_line(path, second)
     assert read_results(path) == json.loads(json.dumps([first, second]))
     assert read_results(tmp_path / "none.jsonl") == []
+
+
+def test_a_torn_last_run_is_left_out_with_a_message(tmp_path, caplog):
+    path = tmp_path / "results.jsonl"
+    first = json.loads(json.dumps(line("a-0", rows(0), rows(1))))
+    append_line(path, first)
+    with path.open("a") as file:
+        file.write('{"name": "a-1", "conf')
+    assert read_results(path) == [first]
+    assert "The last line of" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ('{"name": "a-1", "conf', "no JSON object"),
+        ('{"a": 1}', "lacks name, config"),
+        (json.dumps(line("a", rows(0), rows(1)) | {"after": None}), "lacks after"),
+        (
+            json.dumps(line("a", rows(0), rows(1)) | {"after": {"s": {}}}),
+            r"lacks after\.s\.dialogues",
+        ),
+    ],
+)
+def test_any_other_broken_run_is_refused_with_its_line(tmp_path, broken, said):
+    path = tmp_path / "results.jsonl"
+    path.write_text(f"\n{broken}\n")
+    append_line(path, line("a-1", rows(0), rows(1)))
+    with pytest.raises(ValueError, match=f"Line 2 of .*{said}"):
+        read_results(path)
+
+
+def test_a_run_that_was_evaluated_after_training_alone_has_no_change():
+    (row,) = results_table([line("grpo-0", [], rows(1, 0))], "unseen_entity").rows
+    assert row[3:7] == ["50.0", None, "100.0", None]
+
+
+@pytest.mark.parametrize("before", [[], rows(1)])
+def test_a_run_that_was_not_evaluated_after_training_is_in_no_table(before):
+    made = line("grpo-0", before, [])
+    assert made["after"] == {}
+    assert results_table([made], "unseen_entity").rows == []
 
 
 @pytest.mark.parametrize(
