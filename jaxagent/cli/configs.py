@@ -16,6 +16,8 @@ import configs
 from jaxagent.cli.errors import UserError, did_you_mean
 
 Value = bool | int | float | str | tuple
+Json = Value | list | dict | None
+"""What may stand in a value's place in a JSON file."""
 
 
 def read_config(name: str, changes: Mapping[str, str | Value]) -> ConfigDict:
@@ -60,7 +62,7 @@ def experiments() -> list[str]:
     )
 
 
-def apply(config: ConfigDict, changes: Mapping[str, str | Value]) -> None:
+def apply(config: ConfigDict, changes: Mapping[str, Json]) -> None:
     """Sets the fields in place; every mistake is named before anything is set."""
     fields = dict(flat(config))
     problems = []
@@ -78,7 +80,7 @@ def apply(config: ConfigDict, changes: Mapping[str, str | Value]) -> None:
     config.update_from_flattened_dict(values)
 
 
-def like(default: Value, value: str | Value) -> Value:
+def like(default: Value, value: Json) -> Value:
     """`value` as the type of `default`; a string is read as a Python literal.
 
     Raises:
@@ -155,7 +157,7 @@ def saved_config(path: Path) -> ConfigDict:
     return config
 
 
-def as_tuple(value: Value | list) -> Value:
+def as_tuple(value: Json) -> Json:
     """JSON's lists as the tuples they were, at any depth."""
     return tuple(map(as_tuple, value)) if isinstance(value, list) else value
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -41,44 +42,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     if rest:
         raise UserError(f"Unknown argument {rest[0]!r}. See `jaxagent report --help`.")
-    if options.readme and not options.results and not options.workdir:
-        fill(Path(options.readme), "cold-start", readme_cold_start())
-        print(f"Written: {options.readme}")
-        return 0
-    if bool(options.workdir) == bool(options.results):
-        raise UserError("Give either --workdir of a run or --results of a sweep.")
-    if options.card:
-        folder, page = WorkFolder.at(options.workdir), Path(options.card)
-        page.write_text(json.dumps(policy_card(folder), indent=1) + "\n")
-    elif options.workdir:
-        folder = WorkFolder.at(options.workdir)
-        output = Path(options.output) if options.output else folder.report
-        page = page_of_run(folder, saved_config(folder.config), output=output)
-    elif options.readme:
-        fill(Path(options.readme), "results", readme_results(Path(options.results)))
-        page = Path(options.readme)
-    else:
-        page = page_of_results(Path(options.results), options.output)
-    print(f"Written: {page}")
+    check_together(options)
+    with told(OSError):
+        written = write_wanted(options)
+    print(f"Written: {written}")
     return 0
+
+
+def check_together(options: argparse.Namespace) -> None:
+    """Refuses options of which one would be passed over in silence."""
+    if options.card and (options.results or options.readme or not options.workdir):
+        raise UserError(
+            "--card is written from the work folder of a training: give --workdir with it, and "
+            "neither --results nor --readme."
+        )
+    if options.readme and options.workdir:
+        raise UserError(
+            "--readme takes the figures of --results, or alone those of the shipped policies. "
+            "Leave out --workdir."
+        )
+    if options.output and (options.card or options.readme):
+        raise UserError("--output names a page, and --card and --readme write none. Leave it out.")
+    if not options.readme and bool(options.workdir) == bool(options.results):
+        raise UserError("Give either --workdir of a run or --results of a sweep.")
+
+
+def write_wanted(options: argparse.Namespace) -> Path:
+    """Where what was asked for is written."""
+    if options.readme:
+        name, text = (
+            ("results", readme_results(Path(options.results)))
+            if options.results
+            else ("cold-start", readme_cold_start())
+        )
+        fill(Path(options.readme), name, text)
+        return Path(options.readme)
+    if options.results:
+        return page_of_results(Path(options.results), options.output)
+    folder = WorkFolder.at(options.workdir)
+    if options.card:
+        Path(options.card).write_text(json.dumps(policy_card(folder), indent=1) + "\n")
+        return Path(options.card)
+    output = Path(options.output) if options.output else folder.report
+    return page_of_run(folder, saved_config(folder.config), output=output)
 
 
 def page_of_run(folder: WorkFolder, config: ConfigDict, *, output: Path) -> Path:
     """The page of a work folder; it is the same whoever writes it, during a run or long after."""
-    before, after = (
-        read_rows(path) if (path := folder.dialogues(when)).exists() else []
-        for when in ("before", "after")
-    )
     others = sorted(folder.dialogues("x").parent.glob("*.jsonl"))
-    if not before and not after and others:
-        after = read_rows(others[-1])
+    with told():
+        before, after = (rows_of(folder, when) for when in ("before", "after"))
+        if not before and not after and others:
+            after = read_rows(others[-1])
+        scalars = read_scalars(folder.metrics)
     if not before and not after and not folder.metrics.exists():
         raise UserError(f"{folder.root} holds neither a training nor an evaluation yet.")
     report = run_report(
         title=f"{METHOD_NAMES.get(config.method.name, config.method.name)} with "
         f"{ALGORITHM_NAMES.get(config.algorithm.name, config.algorithm.name)}",
         summary_line=f"embedded flags benchmark, seed {config.seed}",
-        scalars=read_scalars(folder.metrics),
+        scalars=scalars,
         before=before,
         after=after,
         facts=facts(folder, config),
@@ -89,6 +112,16 @@ def page_of_run(folder: WorkFolder, config: ConfigDict, *, output: Path) -> Path
     return output
 
 
+def rows_of(folder: WorkFolder, when: str) -> list[dict]:
+    """The rows of an evaluation; none when it was not run."""
+    path = folder.dialogues(when)
+    return read_rows(path) if path.exists() else []
+
+
+CARD_FIELDS = (
+    *("command", "cores", "seed", "figures"),
+    *("warm_start_steps", "sft_steps", "sft_minutes"),
+)
 CARD_FIGURES = ("dialogues", "accuracy", "ident", "R@1", "R@15", "reward")
 IN_PERCENT = ("accuracy", "ident", "R@1", "R@15")
 METHOD_NAMES = {"mmagent_r2": "MMAgent-R2", "promsa": "ProMSA"}
@@ -146,12 +179,16 @@ def page_of_results(path: Path, output: str | None) -> Path:
 
 
 def checked_results(path: Path) -> list[dict]:
-    try:
+    """The lines of a results file, some of which were evaluated after training."""
+    with told():
         lines = read_results(path)
-    except (json.JSONDecodeError, OSError) as error:
-        raise UserError(f"{path} is no results file of `jaxagent sweep`: {error}.") from error
     if not lines:
         raise UserError(f"{path} holds no run. `jaxagent sweep --results {path}` adds some.")
+    if not splits_of(lines):
+        raise UserError(
+            f"{path} holds no evaluation after training. Sweep with --config.evaluation.when=after "
+            "or before,after."
+        )
     return lines
 
 
@@ -166,21 +203,20 @@ def readme_results(path: Path) -> str:
 
 
 def policy_card(folder: WorkFolder) -> dict:
-    """What made the policy of a supervised training, and its figures where it was evaluated."""
+    """What made the policy of a supervised training, and its figures after it."""
     config = saved_config(folder.config)
-    seconds = [row["time/sft"] for row in read_scalars(folder.metrics) if "time/sft" in row]
-    rows = [
-        row
-        for path in sorted(folder.dialogues("x").parent.glob("*.jsonl"))
-        for row in read_rows(path)
-    ]
+    name = build.chosen(config.method.name, COLD_STARTS, "method.name")
+    with told():
+        scalars, rows = read_scalars(folder.metrics), rows_of(folder, "after")
+    seconds = [row["time/sft"] for row in scalars if "time/sft" in row]
     if not seconds or not rows:
         raise UserError(
-            f"{folder.root} holds no supervised training with an evaluation. Run `jaxagent train` "
-            f"on one of {', '.join(COLD_STARTS.values())} and `jaxagent evaluate` there first."
+            f"{folder.root} holds no supervised training that was evaluated after it. Run "
+            f"`jaxagent train --config {name} --workdir {folder.root}` to its end."
         )
     return {
-        "command": f"jaxagent train --config {COLD_STARTS[config.method.name]} --workdir work/cold",
+        "command": f"jaxagent train --config {name} --workdir work/{name}",
+        "cores": os.cpu_count(),
         "seed": config.seed,
         "warm_start_steps": config.warm_start.steps,
         "sft_steps": len(seconds),
@@ -204,27 +240,54 @@ def readme_cold_start() -> str:
 
 def cold_start_text(method: str) -> str:
     """What made a method's shipped policy, and a table of its figures."""
-    card = json.loads((build.policy_folder("shipped", method) / "card.json").read_text())
+    card = read_card(build.policy_folder("shipped", method) / "card.json", method)
     table = Table(
         title=method,
         columns=("split", *(f"{n} %" if n in IN_PERCENT else n for n in CARD_FIGURES)),
         rows=[
-            (split, *(100 * figures[n] if n in IN_PERCENT else figures[n] for n in CARD_FIGURES))
+            (split, *(card_cell(figures, name) for name in CARD_FIGURES))
             for split, figures in card["figures"].items()
         ],
     )
     warm = f"{card['warm_start_steps']} steps of warm start, then " * bool(card["warm_start_steps"])
     return (
         f"{METHOD_NAMES[method]}: `{card['command']}`, seed {card['seed']}; {warm}"
-        f"{card['sft_steps']} updates of SFT in {card['sft_minutes']} minutes on two CPU cores "
-        f"that other work shared.\n\n{markdown_table(table)}"
+        f"{card['sft_steps']} updates of SFT in {card['sft_minutes']} minutes on "
+        f"{card['cores']} CPU cores.\n\n{markdown_table(table)}"
     )
+
+
+def card_cell(figures: Mapping[str, float], name: str) -> int | float | None:
+    """A figure as the table shows it; None where the method records nothing such."""
+    if name == "dialogues":
+        return int(figures[name])
+    return figures[name] * (100 if name in IN_PERCENT else 1) if name in figures else None
+
+
+def read_card(path: Path, method: str) -> dict:
+    """What `policy_card` wrote for a shipped policy; UserError where it lacks something."""
+    again = (
+        f"Write it with `jaxagent report --workdir work/{COLD_STARTS[method]} --card {path}`, "
+        "after that training."
+    )
+    try:
+        card = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"The card {path} cannot be read: {error.strerror}. {again}") from error
+    except ValueError as error:
+        raise UserError(f"The card {path} is broken: {error}. {again}") from error
+    lacking = [name for name in CARD_FIELDS if not isinstance(card, dict) or name not in card]
+    if lacking:
+        raise UserError(f"The card {path} lacks {', '.join(lacking)}. {again}")
+    return card
 
 
 def fill(path: Path, name: str, text: str) -> None:
     """Puts the text between the markers `<!-- name:begin -->` and `<!-- name:end -->`."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-    before, found, rest = path.read_text().partition(begin)
+    with told():
+        old = path.read_text()
+    before, found, rest = old.partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:
         raise UserError(f"{path} has no markers {begin} and {end} to write between.")

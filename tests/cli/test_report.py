@@ -1,0 +1,206 @@
+"""`jaxagent report`: what it refuses in one message, and the cards of the shipped policies."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from jaxagent.cli import report
+from jaxagent.cli.configs import read_config, save_config
+from jaxagent.cli.main import main
+from jaxagent.evaluation import write_rows
+from jaxagent.json_lines import append_line, write_lines
+from jaxagent.report.results import result_line
+
+
+def refused(capsys, *words: object) -> str:
+    """The message, when the command ends with exactly one and status 2."""
+    capsys.readouterr()
+    assert main(["report", *map(str, words)]) == 2
+    (message,) = capsys.readouterr().err.split("jaxagent: ")[1:]
+    return message
+
+
+def row(at: int, split: str, *, identified: bool | None = True) -> dict:
+    return {
+        "id": f"q{at}#0",
+        "data_id": f"q{at}",
+        "split": split,
+        "family": "single",
+        "kind": "String",
+        "ambiguous": False,
+        "entity_ids": [f"e{at}"],
+        "accuracy": 1.0,
+        "identified": identified,
+        "rank": 1,
+        "tower": None,
+        "rejections": 0,
+        "calls": 2,
+        "tokens": 100,
+        "truncated": False,
+        "reward": 0.5,
+        "terms": {},
+        "images": [],
+        "turns": [],
+    }
+
+
+@pytest.fixture
+def trained(tmp_path) -> Path:
+    """The work folder of a cold start with an evaluation after it, and one of another name."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    save_config(read_config("flags_cold_start", {}), folder / "config.json")
+    write_lines(folder / "logs" / "metrics.jsonl", [{"step": 1, "time/sft": 60.0}])
+    after = [row(0, "val_unseen_entity"), row(1, "val_unseen_question")]
+    write_rows(folder / "evaluation" / "after.jsonl", after)
+    write_rows(folder / "evaluation" / "other.jsonl", [row(2, "unseen_entity")])
+    return folder
+
+
+def results(tmp_path, **changes) -> Path:
+    rows = [row(0, "unseen_entity")]
+    line = result_line(
+        name="grpo-0",
+        config="flags_mmagent_r2_grpo",
+        changes={},
+        seed=0,
+        seconds=1.0,
+        rewards=[],
+        before=rows,
+        after=rows,
+        versions={},
+    )
+    append_line(tmp_path / "r.jsonl", line | changes)
+    return tmp_path / "r.jsonl"
+
+
+def test_a_work_folder_that_is_a_file_is_refused(capsys, tmp_path):
+    (tmp_path / "file").write_text("host\n")
+    assert "Not a directory" in refused(capsys, "--workdir", tmp_path / "file")
+
+
+@pytest.mark.parametrize("text", ["[1]", "null", "{", "\x00", '{"seed": null}', '{"seeds": 1}'])
+def test_a_broken_config_of_a_work_folder_is_refused(capsys, tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    message = refused(capsys, "--workdir", tmp_path)
+    assert "config" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--results", "r", "--card", "c"), "--card is written from the work folder"),
+        (("--card", "c"), "give --workdir with it"),
+        (("--readme", "x", "--card", "c"), "neither --results nor --readme"),
+        (("--workdir", "w", "--readme", "x"), "Leave out --workdir"),
+        (("--workdir", "w", "--results", "r"), "either --workdir"),
+        (("--readme", "x", "--output", "y"), "--output names a page"),
+        ((), "either --workdir"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(capsys, words, said):
+    assert said in refused(capsys, *words)
+
+
+def test_results_that_lack_fields_are_refused_with_the_line(capsys, tmp_path):
+    path = results(tmp_path)
+    append_line(path, {"a": 1})
+    message = refused(capsys, "--results", path)
+    assert f"Line 2 of {path} is no run of `jaxagent sweep`: it lacks name" in message
+    assert "holds no run" in refused(capsys, "--results", tmp_path / "no")
+
+
+def test_results_without_an_evaluation_after_training_say_how_to_get_one(capsys, tmp_path):
+    path = results(tmp_path, after={})
+    assert "evaluation.when" in refused(capsys, "--results", path)
+
+
+def test_a_readme_without_markers_or_none_at_all_is_refused(capsys, tmp_path):
+    path = results(tmp_path)
+    readme = tmp_path / "README.md"
+    assert "no such file" in refused(capsys, "--results", path, "--readme", readme)
+    readme.write_text("text\n")
+    message = refused(capsys, "--results", path, "--readme", readme)
+    assert "no markers <!-- results:begin -->" in message
+    assert readme.read_text() == "text\n"
+
+
+def test_a_page_that_cannot_be_written_is_refused(capsys, tmp_path):
+    path = results(tmp_path)
+    assert str(tmp_path) in refused(capsys, "--results", path, "--output", tmp_path)
+
+
+def test_a_torn_evaluation_is_refused_and_a_torn_last_step_is_left_out(capsys, trained):
+    with (trained / "logs" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "ti')
+    card = trained / "card.json"
+    assert main(["report", "--workdir", str(trained), "--card", str(card)]) == 0
+    assert json.loads(card.read_text())["sft_steps"] == 1
+    after = trained / "evaluation" / "after.jsonl"
+    after.write_text(after.read_text()[:-9])
+    assert "after.jsonl is torn" in refused(capsys, "--workdir", trained)
+
+
+def test_a_card_holds_the_evaluation_after_training_alone(trained, tmp_path):
+    path = tmp_path / "card.json"
+    assert main(["report", "--workdir", str(trained), "--card", str(path)]) == 0
+    card = json.loads(path.read_text())
+    assert list(card["figures"]) == ["val_unseen_entity", "val_unseen_question"]
+    name = "flags_cold_start"
+    assert card["command"] == f"jaxagent train --config {name} --workdir work/{name}"
+    assert card["cores"] == os.cpu_count()
+    assert card["sft_minutes"] == 1.0
+
+
+def test_a_card_without_the_evaluation_after_training_says_to_run_the_training(capsys, trained):
+    (trained / "evaluation" / "after.jsonl").unlink()
+    message = refused(capsys, "--workdir", trained, "--card", trained / "card.json")
+    assert f"jaxagent train --config flags_cold_start --workdir {trained}" in message
+    assert not (trained / "card.json").exists()
+
+
+@pytest.fixture
+def shipped(trained, monkeypatch) -> Path:
+    """A folder of cards in place of the package's, with one for each method."""
+    folder = trained.parent / "pretrained"
+    monkeypatch.setattr(report.build, "policy_folder", lambda name, method: folder / method)
+    for method, experiment in report.COLD_STARTS.items():
+        seen = None if method == "promsa" else True
+        rows = [row(0, "val_unseen_entity", identified=seen)]
+        write_rows(trained / "evaluation" / "after.jsonl", rows)
+        (trained / "config.json").unlink()
+        save_config(read_config(experiment, {}), trained / "config.json")
+        (folder / method).mkdir(parents=True)
+        card = folder / method / "card.json"
+        assert main(["report", "--workdir", str(trained), "--card", str(card)]) == 0
+    return folder
+
+
+def test_the_readme_tells_what_made_the_shipped_policies(shipped, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- cold-start:begin -->\n<!-- cold-start:end -->\n")
+    assert main(["report", "--readme", str(readme)]) == 0
+    text = readme.read_text()
+    assert f"1 updates of SFT in 1.0 minutes on {os.cpu_count()} CPU cores." in text
+    assert "MMAgent-R2: `jaxagent train --config flags_cold_start --workdir" in text
+    assert "| val_unseen_entity | 1 | 100.0 | 100.0 | 100.0 | 100.0 | 0.50 |" in text
+    assert "| val_unseen_entity | 1 | 100.0 | – | 100.0 | 100.0 | 0.50 |" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(None, "cannot be read"), ("{", "is broken"), ("{}", "lacks command, cores")]
+)
+def test_a_card_that_is_missing_or_broken_says_how_to_write_it(
+    capsys, shipped, tmp_path, text, said
+):
+    card = shipped / "promsa" / "card.json"
+    card.unlink()
+    if text is not None:
+        card.write_text(text)
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- cold-start:begin -->\n<!-- cold-start:end -->\n")
+    message = refused(capsys, "--readme", readme)
+    assert f"The card {card} {said}" in message
+    assert f"jaxagent report --workdir work/flags_promsa_cold_start --card {card}" in message
