@@ -16,9 +16,10 @@ the header as unreadable and its entity left out, never replaced in silence.
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import UInt8
@@ -26,6 +27,7 @@ from PIL import Image, UnidentifiedImageError
 
 from jaxagent.data.packages import DataPackage, Progress, silent
 
+T = TypeVar("T")
 WIDTH, HEIGHT = 144, 96
 RENDER_WIDTH = 288
 # Shares of the opaque box: OpenMoji's frame is 2 of 64 by 2 of 40 units, Twemoji's corner circle (4
@@ -107,9 +109,18 @@ def read_drawing(file: Path) -> DrawingPixels:
 
 
 def rendered_flag(svg: Path) -> Image.Image:
-    """An SVG flag rendered, cropped and scaled as the module says."""
-    import resvg_py
+    """An SVG flag rendered, cropped and scaled as the module says.
 
+    Raises:
+        FileNotFoundError: the package that renders is not installed.
+    """
+    try:
+        import resvg_py
+    except ModuleNotFoundError as error:
+        raise FileNotFoundError(
+            "The package 'resvg-py' is not installed, and flags are rendered by it. Install it "
+            "with: python -m pip install resvg-py"
+        ) from error
     png = resvg_py.svg_to_bytes(svg_path=str(svg), width=RENDER_WIDTH, skip_system_fonts=True)
     image = Image.open(io.BytesIO(bytes(png))).convert("RGBA")
     box = image.getchannel("A").point(lambda alpha: 255 * (alpha > 128)).getbbox()
@@ -163,19 +174,30 @@ def render_drawings(
 
 
 def _is_drawn(file: Path, source: Path) -> bool:
-    """Whether `file` holds a readable drawing, after rendering it if there was no file."""
+    """Whether `file` holds a readable drawing, after rendering it if there was no file.
+
+    Raises:
+        OSError: the drawing cannot be saved; what cannot be read is no error.
+    """
+    if not file.exists():
+        flag = _readable(rendered_flag, source)
+        if flag is None:
+            return False
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(f".{os.getpid()}.part")
+        flag.save(unfinished, "PNG")
+        unfinished.replace(file)
+    return _readable(read_drawing, file) is not None
+
+
+def _readable(read: Callable[[Path], T], file: Path) -> T | None:
+    """What is read of a file; None when it is no image."""
     try:
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = file.with_suffix(f".{os.getpid()}.part")
-            rendered_flag(source).save(unfinished, "PNG")
-            unfinished.replace(file)
-        read_drawing(file)
-    except (UnidentifiedImageError, ValueError, SyntaxError, OSError) as fault:
-        if isinstance(fault, (PermissionError, FileNotFoundError)):
-            raise
-        return False
-    return True
+        return read(file)
+    except (PermissionError, FileNotFoundError):
+        raise
+    except (UnidentifiedImageError, ValueError, SyntaxError, OSError):
+        return None
 
 
 def _write_header(drawings: Drawings) -> None:
@@ -211,7 +233,7 @@ def open_drawings(folder: Path) -> Drawings:
     if not file.exists():
         raise FileNotFoundError(
             f"No drawings in {folder}: {file} is missing, so the benchmark was not built there or "
-            f"its build was stopped. Build it with: jaxagent kb build --folder {folder}"
+            "its build was stopped. Build it with: jaxagent kb build --workdir <the folder above>"
         )
     header = json.loads(file.read_text(encoding="utf-8"))
     return Drawings(

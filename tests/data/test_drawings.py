@@ -1,9 +1,12 @@
 """Rendered flags: one treatment for both artists, faults named and listed."""
 
 import dataclasses
+import errno
+import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from jaxagent.data.drawings import ARTISTS, drawing_file, open_drawings, render_drawings
 from jaxagent.data.packages import DataPackage
@@ -61,6 +64,24 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path, 
         render_drawings(tmp_path, ["fr"], base="openmoji", query="twemoji")
 
 
+def test_without_the_renderer_the_command_that_installs_it_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(FileNotFoundError, match="'resvg-py' is not installed.*pip install resvg"):
+        render_drawings(tmp_path, ["fr"], base="openmoji", query="twemoji")
+
+
+def test_a_drawing_that_cannot_be_saved_is_an_error_and_not_called_unreadable(
+    tmp_path, monkeypatch
+):
+    def save(self, path, kind):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Image.Image, "save", save)
+    with pytest.raises(OSError, match="No space left"):
+        render_drawings(tmp_path, ["fr"], base="openmoji", query="twemoji")
+    assert not (tmp_path / "drawings" / "header.json").exists()
+
+
 @pytest.mark.parametrize(("base", "query"), [("openmoji", "openmoji"), ("openmoji", "giotto")])
 def test_base_and_queries_need_two_known_artists(tmp_path, base, query):
     with pytest.raises(ValueError, match="openmoji"):
@@ -68,5 +89,5 @@ def test_base_and_queries_need_two_known_artists(tmp_path, base, query):
 
 
 def test_a_folder_without_drawings_says_how_to_build_them(tmp_path):
-    with pytest.raises(FileNotFoundError, match="jaxagent kb build"):
+    with pytest.raises(FileNotFoundError, match="jaxagent kb build --workdir"):
         open_drawings(tmp_path)
