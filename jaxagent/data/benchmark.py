@@ -30,6 +30,8 @@ from jaxagent.types import Passage, Question, Split
 
 VERSION = 1
 HEADER, DRAFT, DATA = "benchmark.json", "benchmark.draft.json", "data"
+FIELDS = ("config", "entities", "same_flag", "undrawn", "unreadable", "counts")
+"""What a header is read for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +142,7 @@ def open_benchmark(folder: Path) -> Benchmark:
 
     Raises:
         FileNotFoundError: there is none, or its build was stopped.
+        ValueError: its header is broken.
     """
     folder = Path(folder)
     if not (folder / HEADER).exists():
@@ -149,11 +152,19 @@ def open_benchmark(folder: Path) -> Benchmark:
             + (", because its build was stopped" if stopped else "")
             + ". Build it with: jaxagent kb build"
         )
-    header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+    header = _read_header(folder / HEADER)
+    if lacking := [name for name in FIELDS if name not in header]:
+        raise _broken(folder / HEADER, f"lacks {', '.join(lacking)}")
+    try:
+        config = FlagsConfig.from_json(header["config"])
+        entities = tuple(Entity(**row) for row in header["entities"])
+    except (KeyError, TypeError) as error:
+        how = f"has a config or entities of another form ({error})"
+        raise _broken(folder / HEADER, how) from error
     return Benchmark(
         folder=folder,
-        config=FlagsConfig.from_json(header["config"]),
-        entities=tuple(Entity(**row) for row in header["entities"]),
+        config=config,
+        entities=entities,
         passages=tuple(flags.read_passages(folder / DATA)),
         same_flag=header["same_flag"],
         undrawn=tuple(header["undrawn"]),
@@ -195,7 +206,7 @@ def _versions(config: FlagsConfig) -> Mapping[str, str]:
 
 def _check_same(file: Path, made_from: Mapping) -> None:
     """Refuses to go on in a folder that was begun with something else."""
-    begun = json.loads(file.read_text(encoding="utf-8"))
+    begun = _read_header(file)
     for name in ("version", "packages", "config"):
         old, new = begun.get(name), made_from[name]
         if old == new:
@@ -210,6 +221,24 @@ def _check_same(file: Path, made_from: Mapping) -> None:
             f"{file.parent} holds a benchmark made with {name} = {old!r}; now it is {new!r}. "
             "Name another folder, or delete this one to build it anew."
         )
+
+
+def _read_header(file: Path) -> dict:
+    """The header of a built benchmark, or the draft of a stopped build."""
+    try:
+        header = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _broken(file, f"is not JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise _broken(file, "is no JSON object")
+    return header
+
+
+def _broken(file: Path, how: str) -> ValueError:
+    return ValueError(
+        f"{file} {how}, so nobody knows what lies there. Delete the folder {file.parent}, or name "
+        "another one, and build it again: jaxagent kb build"
+    )
 
 
 def _begin(folder: Path, made_from: Mapping) -> None:

@@ -15,6 +15,15 @@ from jaxagent.data.questions import SPLITS, make_questions
 from tests.data.conftest import SMALL
 
 
+def with_fields(**fields):
+    """A change of a header's text."""
+    return lambda text: json.dumps(json.loads(text) | fields)
+
+
+def without(name):
+    return lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != name})
+
+
 def test_entities_name_their_base_images_and_splits(benchmark):
     entities = {entity.id: entity for entity in benchmark.entities}
     assert set(entities) == set(SMALL.countries) - {"ro", "sj"}
@@ -105,6 +114,35 @@ def test_nothing_there_says_how_to_build_it(tmp_path):
         open_benchmark(tmp_path)
     with pytest.raises(FileNotFoundError, match="jaxagent kb build"):
         read_questions(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "said"),
+    [
+        (lambda text: text[:100], "is not JSON"),
+        (lambda text: "[]", "is no JSON object"),
+        (lambda text: "{}", "lacks config, entities, same_flag"),
+        (without("counts"), "lacks counts"),
+        (with_fields(config={"views": 4}), "of another form"),
+        (with_fields(entities=[{"id": "td"}]), "of another form"),
+    ],
+)
+def test_a_broken_header_is_named_with_what_to_do(benchmark, tmp_path, spoilt, said):
+    header = tmp_path / "benchmark.json"
+    header.write_text(spoilt((benchmark.folder / "benchmark.json").read_text()))
+    with pytest.raises(ValueError, match=said) as caught:
+        open_benchmark(tmp_path)
+    assert f"Delete the folder {tmp_path}" in str(caught.value)
+    assert str(header) in str(caught.value)
+
+
+def test_a_torn_header_or_draft_stops_a_build_in_its_folder(tmp_path):
+    for name in ("benchmark.json", "benchmark.draft.json"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_text('{"version": 1, "con')
+        with pytest.raises(ValueError, match=f"{name} is not JSON.*Delete the folder"):
+            build_benchmark(folder, SMALL)
 
 
 def test_an_unknown_split_or_country_is_named(benchmark, tmp_path):
