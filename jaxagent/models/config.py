@@ -103,8 +103,9 @@ class Qwen3VLConfig:
     vision_end: int
 
     @classmethod
-    def from_hf(cls, fields: Mapping[str, Any]) -> "Qwen3VLConfig":
+    def from_hf(cls, fields: Any) -> "Qwen3VLConfig":
         """The config of a `config.json`; ConfigError when it is another family or a part of it."""
+        _check_object(fields, "config.json")
         family = fields.get("model_type")
         if family != "qwen3_vl":
             raise ConfigError(
@@ -124,10 +125,21 @@ class Qwen3VLConfig:
             raise ConfigError(f"config.json lacks the field {missing}.") from None
 
 
+def _check_object(value: Any, what: str) -> None:
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{what} is {value!r}; it must be an object of fields. Point at the folder of a "
+            "Qwen3-VL."
+        )
+
+
 def _text_config(fields: Mapping[str, Any]) -> TextConfig:
     text = fields["text_config"]
+    for name in ("text_config", "vision_config"):
+        _check_object(fields[name], f"config.json's {name}")
     # transformers 5 writes `rope_parameters`; published folders hold `rope_scaling`, `rope_theta`
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    _check_object(rope, "config.json's rope_parameters or rope_scaling")
     if (kind := rope.get("rope_type", "default")) != "default":
         raise ConfigError(f"rope_type={kind!r} is not supported; only 'default' is.")
     if (activation := text["hidden_act"]) != "silu":

@@ -39,7 +39,7 @@ def read_config(folder: str | Path) -> Qwen3VLConfig:
         raise ConfigError(
             f"{path} is not there. A policy is a folder in Hugging Face format."
         ) from None
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not JSON: {error}.") from None
 
 

@@ -90,6 +90,11 @@ def test_what_transformers_writes_is_read_alike(tmp_path):
     [
         ({"model_type": "qwen2_5_vl"}, "holds a 'qwen2_5_vl' model"),
         ({}, "holds a None model"),
+        ([], r"config\.json is \[\]; it must be an object"),
+        (None, r"config\.json is None"),
+        (EIGHT_B | {"text_config": None}, "text_config is None; it must be an object"),
+        (EIGHT_B | {"vision_config": [1]}, r"vision_config is \[1\]"),
+        (changed("text_config", rope_scaling=[1]), r"rope_scaling is \[1\]"),
         ({"model_type": "qwen3_vl"}, "lacks the field 'text_config'"),
         (changed("text_config", num_key_value_heads=5), "not a multiple"),
         (changed("text_config", hidden_act="gelu"), "hidden_act='gelu'"),
