@@ -9,6 +9,7 @@ import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 from ml_collections import ConfigDict
 
@@ -129,7 +130,10 @@ def flattened_text(config: ConfigDict) -> str:
 
 
 def save_config(config: ConfigDict, path: Path) -> None:
-    path.write_text(json.dumps(dict(flat(config)), indent=1) + "\n")
+    """Writes the fields into `path`, there as a whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.{uuid4().hex[:8]}.part")
+    unfinished.write_text(json.dumps(dict(flat(config)), indent=1) + "\n")
+    unfinished.replace(path)
 
 
 def saved_config(path: Path) -> ConfigDict:

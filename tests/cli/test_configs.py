@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxagent.cli.configs import config_flags, flat, like, literal, read_config
+from jaxagent.cli.configs import (
+    config_flags,
+    flat,
+    like,
+    literal,
+    read_config,
+    save_config,
+    saved_config,
+)
 from jaxagent.cli.errors import UserError
 from jaxagent.cli.sweep import start_key
 
@@ -87,6 +95,13 @@ def test_both_ways_to_write_a_flag_are_read():
 def test_an_unknown_flag_is_refused(words):
     with pytest.raises(UserError):
         config_flags(words)
+
+
+def test_reading_undoes_saving_and_nothing_else_is_left(tmp_path):
+    config = read_config(EXPERIMENT, {"seed": 3, "data.families": "bridge"})
+    save_config(config, tmp_path / "config.json")
+    assert list(flat(saved_config(tmp_path / "config.json"))) == list(flat(config))
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
 def test_flat_names_are_sorted_and_dotted():
