@@ -25,4 +25,7 @@ def get_config():
     c.packing.chunk = 32
     c.rl.steps = 0
     c.checkpoint.every = 100
+    c.evaluation.splits = ("val_unseen_question", "val_unseen_entity")
+    c.evaluation.questions = 400
+    c.evaluation.when = ("after",)
     return c

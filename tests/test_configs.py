@@ -9,7 +9,7 @@ import pytest
 
 from jaxagent.agents.mmagent_r2 import MMAgentR2
 from jaxagent.agents.promsa import ProMSA
-from jaxagent.cli.build import EvaluationConfig, ModelConfig
+from jaxagent.cli.checks import AlgorithmConfig, EvaluationConfig, ModelConfig
 from jaxagent.cli.configs import base_config, experiments, flattened_text, like, read_config
 from jaxagent.cli.records import at, record
 from jaxagent.data.config import FlagsConfig
@@ -43,6 +43,7 @@ RECORDS = {
     "image_encoder": ImageEncoderConfig,
     "model.sizes": PolicySizes,
     "evaluation": EvaluationConfig,
+    "algorithm": AlgorithmConfig,
     "optimizer": OptimizerConfig,
     "warm_start": WarmStart,
 }

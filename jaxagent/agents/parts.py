@@ -4,15 +4,20 @@ from jaxagent.types import Candidate, ImageRef, Part, Passage, Question
 
 
 def question_parts(question: Question) -> tuple[Part, ...]:
-    """The user's message: the query images, numbered when there are several, then the question."""
+    """The user's message: the query images, numbered when there are several, then the question.
+
+    A colon and a space stand before it as they do in a query `name: question`, so that a policy can
+    copy it from its first word on.
+    """
+    text = f"Question: {question.text}"
     if len(question.images) == 1:
-        return ImageRef(question.images[0]), question.text
+        return ImageRef(question.images[0]), text
     numbered = (
         part
         for number, key in enumerate(question.images, start=1)
         for part in (f"{number} ", ImageRef(key), " ")
     )
-    return *numbered, question.text
+    return *numbered, text
 
 
 def candidate_parts(candidates: tuple[Candidate, ...], *, numbered: bool) -> tuple[Part, ...]:

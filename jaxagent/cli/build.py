@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -52,28 +51,6 @@ SUMMARISERS = {"extractive": summarise_by_extraction}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The fields of `config.model` that the commands themselves read."""
-
-    folder: str
-    dtype: Literal["float32", "bfloat16"]
-    saved_dtype: Literal["float32", "bfloat16"]
-    vision: Literal["frozen", "trained"]
-    remat: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
-    """The fields of `config.evaluation`."""
-
-    splits: tuple[Split, ...]
-    questions: int
-    samples: int
-    temperature: float
-    when: tuple[Literal["before", "after"], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class World:
     """What an agent is asked, and what it can search."""
 
@@ -105,14 +82,7 @@ def kb_folder(config: ConfigDict, workdir: Path) -> Path:
 
 
 def open_world(config: ConfigDict, folder: WorkFolder, progress: Progress) -> World:
-    """The benchmark and its knowledge base, built where they are missing or half built.
-
-    What the config says of the policy and its evaluation is checked before that.
-    """
-    model = record(ModelConfig, config, "model")
-    record(EvaluationConfig, config, "evaluation")
-    if model.folder != "new":
-        policy_folder(model.folder, config.method.name)
+    """The benchmark and its knowledge base, built where they are missing or half built."""
     flags = record(chosen(config.data.name, DATA, "data.name"), config, "data.flags")
     indices = record(KnowledgeBaseConfig, config, "retrieval")
     root = kb_folder(config, folder.root)
@@ -171,7 +141,7 @@ def policy_folder(name: str, method: str) -> Path:
     """The folder that a config names; `shipped` is the method's own, `shipped/x` that of x."""
     first, _, other = name.partition("/")
     if first == "shipped":
-        chosen(other or method, METHODS, "model.folder")
+        chosen(other or method, METHODS, "model.folder" if other else "method.name")
         return Path(str(resources.files("jaxagent"))) / "pretrained" / (other or method)
     folder = Path(name).expanduser()
     if not folder.is_dir():

@@ -39,7 +39,7 @@ TAGS = tuple(
 SEARCH_END = "</search_call>"
 """What every image that a search returns comes after."""
 WIRE = (
-    "system\n", "user\n", "assistant\n", "no yes no no no", "yes no no no no",
+    "system\n", "user\n", "Question: ", "assistant\n", "no yes no no no", "yes no no no no",
     "Find.", "Read.", "Found.",
     '{"image": 1}', '{"text": ["Chad: What', '"]}', "Image 1 is Chad.",
     '{"name": "image_search_tool", "arguments": {}}',
@@ -71,7 +71,7 @@ def new_policy(
 
 
 def _warm(policy: Policy, params, world: build.World, settings: WarmStart, seed: int, progress):
-    entities = world.benchmark.entities
+    entities = [one for one in world.benchmark.entities if one.split]  # the others have no image
     flags = world.benchmark.config
     pairs = warm_start_pairs(
         [one.id for one in entities],

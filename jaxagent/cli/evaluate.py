@@ -7,7 +7,9 @@ from ml_collections import ConfigDict
 
 from jaxagent.cli import build
 from jaxagent.cli.agent import assemble
+from jaxagent.cli.checks import checked
 from jaxagent.cli.configs import apply, config_flags, read_config, saved_config
+from jaxagent.cli.errors import UserError
 from jaxagent.cli.progress import Bars
 from jaxagent.cli.tables import text_table
 from jaxagent.cli.work import WorkFolder, open_work_folder
@@ -22,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    config = wanted_config(options, rest)
+    config = checked(wanted_config(options, rest))
     folder = open_work_folder(options.workdir)
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
@@ -45,5 +47,10 @@ def wanted_config(options: argparse.Namespace, rest: Sequence[str]) -> ConfigDic
     config = saved_config(folder.config)
     if folder.trained.exists():
         config.model.folder = str(folder.trained)
+    elif config.sft.steps or config.rl.steps:
+        raise UserError(
+            f"The training in {folder.root} has not ended. Run the same `jaxagent train` again to "
+            "end it, or give --config to evaluate the policy that it starts from."
+        )
     apply(config, changes)
     return config

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from jaxagent.algorithms.table import Algorithm, algorithm
 from jaxagent.cli import build
 from jaxagent.cli.agent import Agent
+from jaxagent.cli.checks import chosen_algorithm, ladder
 from jaxagent.cli.cold_start import lessons
 from jaxagent.cli.errors import UserError, told
 from jaxagent.cli.progress import Bars
@@ -24,7 +25,7 @@ from jaxagent.evaluation import Row, read_rows, write_rows
 from jaxagent.report.run import read_scalars
 from jaxagent.rollout.engine import Engine
 from jaxagent.sharding import MeshSizes, make_mesh, policy_rules
-from jaxagent.training.batch import PackingConfig, PictureSource, Shape
+from jaxagent.training.batch import PictureSource, Shape
 from jaxagent.training.loop import Finished, Run
 from jaxagent.training.optimizer import OptimizerConfig, make_optimizer
 from jaxagent.training.pictures import frozen_pictures, patch_pictures
@@ -195,15 +196,7 @@ class Learning:
 
     @cached_property
     def ladder(self) -> list[Shape]:
-        rows = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
-        ladder = record(PackingConfig, self.config, "packing", min_rows=rows).ladder()
-        chunk = self.config.packing.chunk
-        if uneven := [shape.targets for shape in ladder if shape.targets % chunk]:
-            raise UserError(
-                f"config.packing.chunk is {chunk}, which does not divide {uneven[0]} scored tokens "
-                "of a row. Give a divisor of half of every row length and of the last one."
-            )
-        return ladder
+        return ladder(self.config, self.mesh.shape["data"] * self.mesh.shape["fsdp"])
 
     def pictures(self, params: Params) -> PictureSource:
         """Images for the update: features of a frozen tower, patches for one that learns."""
@@ -231,27 +224,3 @@ class Learning:
         if finished.reason == "SIGTERM":
             raise UserError("Told to stop; the last step is saved and the same command resumes.")
         return merged(finished.learner.params, finished.learner.frozen)
-
-
-def chosen_algorithm(config: ConfigDict) -> Algorithm:
-    """The config's algorithm with what it gives in place of the algorithm's own.
-
-    Raises:
-        ValueError: a word or a tuple that the table does not take.
-    """
-    given = config.algorithm
-    if given.clip and len(given.clip) != 2:
-        raise ValueError(f"config.algorithm.clip is {given.clip}; it is (low, high) or ().")
-    names = ("c", "alpha", "offset")
-    if given.horizon and len(given.horizon) != len(names):
-        raise ValueError(
-            f"config.algorithm.horizon is {given.horizon}; it is (c, alpha, offset) or ()."
-        )
-    return algorithm(
-        given.name,
-        clip=given.clip or None,
-        horizon=dict(zip(names, given.horizon, strict=True)) if given.horizon else None,
-        advantage=given.advantage or None,
-        aggregation=given.aggregation or None,
-        old=given.old or None,
-    )

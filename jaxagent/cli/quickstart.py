@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from jaxagent.cli import build
 from jaxagent.cli.agent import assemble
+from jaxagent.cli.checks import checked
 from jaxagent.cli.configs import config_flags, read_config
 from jaxagent.cli.learning import trained
 from jaxagent.cli.progress import Bars
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     sizes = SHORT if options.short else USUAL
     config = read_config(EXPERIMENT, sizes | config_flags(rest))
     folder = open_work_folder(options.workdir)
-    claim(folder, config)
+    claim(folder, checked(config))
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
         agent, params = assemble(config, world, folder, bars)

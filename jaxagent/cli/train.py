@@ -7,6 +7,7 @@ import jax
 
 from jaxagent.cli import build
 from jaxagent.cli.agent import assemble
+from jaxagent.cli.checks import checked
 from jaxagent.cli.configs import config_flags, experiments, read_config
 from jaxagent.cli.learning import trained
 from jaxagent.cli.progress import Bars
@@ -29,7 +30,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     if options.distributed:
         jax.distributed.initialize()
     folder = open_work_folder(options.workdir)
-    claim(folder, config)
+    claim(folder, checked(config))
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
         agent, params = assemble(config, world, folder, bars)

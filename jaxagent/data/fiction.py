@@ -135,13 +135,12 @@ def fictional(question: Question, fiction: Fiction) -> Question:
 
 
 def reworded(text: str, words: Sequence[str], rng: np.random.Generator) -> str:
-    """The text with about half of its words exchanged for random ones; its first word stays."""
-    first, *rest = text.split(" ")
+    """The text with about half of its words exchanged for random ones."""
     told = []
-    for word in rest:
+    for word in text.split(" "):
         end = word[len(word.rstrip("?.,")) :]
         told.append(f"{words[rng.integers(len(words))]}{end}" if rng.random() < 0.5 else word)
-    return " ".join([first, *told])
+    return " ".join(told)
 
 
 def fictional_tools(

@@ -8,6 +8,8 @@ tokens to find that circuit. Here it stands at the start, and training keeps or 
     first layer    a token's query meets the key of the token before it, by position alone;
                    what it takes, P e(before), is written into a subspace of its own
     later layer    query P e(now) meets keys P e(before); what it takes, e there, is written out
+    last layers    what any head takes is written out as it is: wherever a head learns to look, it
+                   copies, tokens it never met too
 
 Position alone needs something that every token shares: the embeddings get a common mean. One head
 of each of the two layers is made so; the others start at random, free to learn to look. The idea of
@@ -26,6 +28,7 @@ EMBEDDING_SCALE = 2.0  # of the embeddings: at 1 the tied head cannot tell 2,000
 OUTPUT_SCALE = 0.3  # of what layers add, so that a token's own embedding leads at the start
 BEFORE_GAIN = 0.7  # of what the first layer's head writes
 FOUND_GAIN = 2.0  # of what the later layer's head writes
+COPY_GAIN = 1.0  # of what the last layers' heads write
 FAST = 3  # rotary pairs, the fastest, that tell a token's neighbours apart
 SLOW = 1 / 128  # radians a token: rotary pairs below it match tokens whatever their distance
 
@@ -62,6 +65,13 @@ def with_induction(params: Params, config: TextConfig, *, seed: int) -> Params:
     named[f"{found}/q/kernel"][0, :, 0] = taken
     named[f"{found}/v/kernel"][0, :, 0] = copied
     named[f"{found}/o/kernel"][0, 0] = FOUND_GAIN * copied.T
+    for layer in range(1, named[f"{found}/o/kernel"].shape[0]):
+        for head in range(config.heads):
+            group = head * config.kv_heads // config.heads
+            if head * config.kv_heads % config.heads == 0:
+                copied = _projection(rng, config, shared)
+                named[f"{found}/v/kernel"][layer, :, group] = copied
+            named[f"{found}/o/kernel"][layer, head] = COPY_GAIN * copied.T
     return nested({name: jnp.asarray(leaf) for name, leaf in named.items()})
 
 

@@ -40,7 +40,8 @@ class MMAgentR2Reward:
 
     reject: float = 0.2
     format: float = 1.0
-    """For a dialogue whose every turn kept the syntax (ours: all or nothing)."""
+    """For a dialogue that ended in its own answer and kept the syntax in every turn (ours: all or
+    nothing)."""
 
     def __post_init__(self):
         _check_weights(self, ("reject", "format"))
@@ -48,7 +49,8 @@ class MMAgentR2Reward:
     def __call__(self, trajectory: Trajectory) -> Score:
         dialogue = trajectory.dialogue
         state = dialogue.state
-        well_formed = dialogue.done and not state.forced and not state.faults
+        finished = dialogue.done and not trajectory.truncated
+        well_formed = finished and not state.forced and not state.faults
         return _score(
             {
                 "outcome": guarded_score(dialogue.answer, trajectory.question),

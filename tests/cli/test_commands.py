@@ -8,9 +8,11 @@ from pathlib import Path
 import jax
 import pytest
 
+from jaxagent.cli.configs import read_config, save_config
 from jaxagent.cli.main import main
 from jaxagent.data.benchmark import benchmark_texts
 from jaxagent.data.tiny_policy import PolicySizes, make_policy_folder
+from jaxagent.data.views import FlagImages
 from jaxagent.models.conv_encoder import ConvEncoderConfig, Model
 from jaxagent.processing.policy import load_policy
 from jaxagent.retrieval.image_encoder import save_image_encoder
@@ -137,18 +139,63 @@ def test_a_missing_policy_folder_is_refused(capsys, work, tmp_path):
         ("model.folder=shipped/prosma", "Did you mean 'promsa'?"),
         ("evaluation.when=befor", "Did you mean 'before'?"),
         ("evaluation.splits=unseen_entities", "Did you mean 'unseen_entity'?"),
+        ("evaluation.samples=0", "config.evaluation.samples is 0; it must be at least 1"),
+        ("evaluation.temperature=-1", "temperature is -1.0"),
+        ("method.name=prosma", "config.method.name is 'prosma'. Did you mean 'promsa'?"),
+        ("algorithm.name=gpro", "Did you mean 'grpo'?"),
+        ("algorithm.old=tariner", "Did you mean 'trainer'?"),
+        ("algorithm.clip=low,high", "config.algorithm.clip is ('low', 'high')"),
+        ("algorithm.clip=(0.1,)", "it is (low, high) or ()"),
+        ("data.families=singel", "Did you mean 'single'?"),
+        ("sft.batch=0", "config.sft.batch is 0; it must be at least 1"),
+        ("seed=-1", "config.seed is -1; it must be at least 0"),
+        ("checkpoint.every=0", "config.checkpoint.every is 0"),
+        ("packing.chunk=0", "config.packing.chunk is 0"),
+        ("packing.row_lengths=(320,)", "ends at 320 tokens, but a dialogue may hold 768"),
+        ("rl.minutes=-1", "config.rl.minutes is -1.0; it must be at least 0"),
+        ("rollout.sampling.top_k=5", "the update scores whole distributions"),
+        ("model.sizes.heads=3", "heads"),
     ],
 )
-def test_a_wrong_word_is_refused_before_a_base_is_built(capsys, tmp_path, flag, said):
+def test_a_wrong_value_is_refused_before_anything_is_built_or_written(capsys, tmp_path, flag, said):
     words = ["train", "--config", EXPERIMENT, "--workdir", str(tmp_path), f"--config.{flag}"]
     assert said in refused(capsys, *words)
-    assert not (tmp_path / "kb").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_mesh_that_does_not_fit_is_refused_before_anything_runs(capsys, work, tmp_path):
-    flags = [*agent_flags(work), "--config.sharding.fsdp=3", "--config.evaluation.when=()"]
+    flags = [*agent_flags(work), "--config.sharding.fsdp=3"]
     message = refused(capsys, "train", "--workdir", str(tmp_path / "w"), *flags)
     assert "fsdp=3" in message
+
+
+def test_evaluating_a_training_that_was_killed_says_so(capsys, work, tmp_path):
+    config = read_config(EXPERIMENT, {})
+    save_config(config, tmp_path / "config.json")
+    assert "has not ended" in refused(capsys, "evaluate", "--workdir", str(tmp_path))
+
+
+@pytest.mark.slow
+def test_no_training_sees_the_query_drawing_of_an_entity_it_is_not_asked_about(
+    capsys, work, tmp_path, monkeypatch
+):
+    """Warm start, traces, SFT and RL of a new policy: every view shown is a training entity's."""
+    shown = set()
+    look = FlagImages.__call__
+    monkeypatch.setattr(FlagImages, "__call__", lambda self, key: shown.add(key) or look(self, key))
+    flags = [flag for flag in agent_flags(work) if "model.folder" not in flag]
+    new = ["model.folder=new", "evaluation.when=()", "rl.steps=2", "sft.steps=2", "sft.batch=2"]
+    new += ["sft.traces=40", "sft.single=0.5", "warm_start.steps=3", "warm_start.batch=8"]
+    words = ["train", "--workdir", str(tmp_path), *flags, *(f"--config.{one}" for one in new)]
+    assert run(capsys, *words)[0] == 0
+    split = {one["id"]: one["split"] for one in entities(work)}
+    views = [key.split(":")[1:3] for key in shown if key.startswith("view:")]
+    assert {split[entity] for entity, artist in views if artist == "twemoji"} == {"train"}
+    assert {split[entity] for entity, artist in views if artist == "openmoji"} > {"train"}
+
+
+def entities(work: Path) -> list[dict]:
+    return json.loads((work / "kb" / "benchmark.json").read_text())["entities"]
 
 
 @pytest.mark.slow

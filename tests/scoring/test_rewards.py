@@ -1,5 +1,7 @@
 """Rewards: every term, the guard against paid repetition, and errors that name the sample."""
 
+from dataclasses import replace
+
 import pytest
 
 from jaxagent.agents import mmagent_r2, promsa
@@ -94,6 +96,13 @@ def test_a_forced_answer_counts_and_loses_the_format():
 
 def test_an_unfinished_dialogue_has_no_format():
     assert terms([SEARCH, rerank("td")])["format"] == 0.0
+
+
+def test_a_dialogue_out_of_room_has_no_format():
+    dialogue, _ = play(R2, question(), [SEARCH, rerank("td"), RIGHT])
+    whole = trajectory(dialogue)
+    assert MMAgentR2Reward()(whole).terms["format"] == 1.0
+    assert MMAgentR2Reward()(replace(whole, truncated=True)).terms["format"] == 0.0
 
 
 def test_weights_scale_their_terms():

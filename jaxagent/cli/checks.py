@@ -1,0 +1,159 @@
+"""Everything that a config can be told wrong of, before anything is built or written.
+
+Each group becomes its layer's record once; the parts of a run make the same records again where
+they need them.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ml_collections import ConfigDict
+
+from jaxagent.algorithms.table import Algorithm, algorithm
+from jaxagent.cli import build
+from jaxagent.cli.errors import UserError, told
+from jaxagent.cli.records import at, check, record
+from jaxagent.data.tiny_policy import PolicySizes
+from jaxagent.retrieval.knowledge_base import KnowledgeBaseConfig
+from jaxagent.rollout.config import RolloutConfig
+from jaxagent.rollout.sampling import Sampling
+from jaxagent.sharding import MeshSizes, make_mesh
+from jaxagent.training.batch import PackingConfig, Shape
+from jaxagent.training.demonstrations import Demonstrations
+from jaxagent.training.optimizer import OptimizerConfig
+from jaxagent.training.rl import RLConfig, check_sampling
+from jaxagent.training.sft import SFTConfig
+from jaxagent.training.warm_start import WarmStart
+from jaxagent.types import Family, Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The fields of `config.model` that the commands themselves read."""
+
+    folder: str
+    dtype: Literal["float32", "bfloat16"]
+    saved_dtype: Literal["float32", "bfloat16"]
+    vision: Literal["frozen", "trained"]
+    remat: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """The fields of `config.evaluation`."""
+
+    splits: tuple[Split, ...]
+    questions: int
+    samples: int
+    temperature: float
+    when: tuple[Literal["before", "after"], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig:
+    """The fields of `config.algorithm`; an empty word or tuple is the algorithm's own."""
+
+    name: str
+    clip: tuple[float, ...]
+    horizon: tuple[float, ...]
+    advantage: str
+    aggregation: str
+    old: Literal["", "sampler", "trainer", "current"]
+
+
+LEAST = {
+    "seed": 0,
+    "data.image_side": 8,
+    "data.questions": 0,
+    "data.flags.views": 1,
+    "retrieval.measured": 1,
+    "packing.chunk": 1,
+    "warm_start.steps": 0,
+    "warm_start.batch": 2,
+    "sft.steps": 0,
+    "sft.minutes": 0,
+    "sft.batch": 1,
+    "sft.look_steps": 0,
+    "sft.look_batches": 0,
+    "sft.traces": 1,
+    "rl.steps": 0,
+    "rl.minutes": 0,
+    "checkpoint.every": 1,
+    "checkpoint.keep": 1,
+    "evaluation.questions": 0,
+    "evaluation.samples": 1,
+    "report.dialogues": 0,
+    "report.image_side": 8,
+}
+"""The least value of fields whose record does not know one."""
+
+
+def checked(config: ConfigDict) -> ConfigDict:
+    """The config itself; UserError names the first group or field that does not fit."""
+    for name, least in LEAST.items():
+        *path, last = name.split(".")
+        if (value := at(config, ".".join(path))[last]) < least:
+            raise UserError(f"config.{name} is {value!r}; it must be at least {least}.")
+    check(config.data.families, tuple[Family, ...], "data.families")
+    record(build.chosen(config.data.name, build.DATA, "data.name"), config, "data.flags")
+    record(KnowledgeBaseConfig, config, "retrieval")
+    build.method(config)
+    build.reward(config)
+    build.chosen(config.method.summariser, build.SUMMARISERS, "method.summariser")
+    model = record(ModelConfig, config, "model")
+    record(PolicySizes, config, "model.sizes")
+    if model.folder != "new":
+        build.policy_folder(model.folder, config.method.name)
+    rollout = record(RolloutConfig, config, "rollout")
+    evaluation = record(EvaluationConfig, config, "evaluation")
+    record(WarmStart, config, "warm_start")
+    record(OptimizerConfig, config, "optimizer")
+    record(SFTConfig, config, "sft", seed=config.seed)
+    record(Demonstrations, config, "sft", seed=config.seed)
+    record(RLConfig, config, "rl", seed=config.seed)
+    chosen_algorithm(config)
+    with told(ValueError):
+        Sampling(temperature=evaluation.temperature)
+        if config.rl.steps:
+            check_sampling(rollout.sampling)
+        mesh = make_mesh(record(MeshSizes, config, "sharding"))
+    longest = ladder(config, mesh.shape["data"] * mesh.shape["fsdp"])[-1].tokens
+    if config.rl.steps and longest < rollout.context:
+        raise UserError(
+            f"config.packing.row_lengths ends at {longest} tokens, but a dialogue may hold "
+            f"{rollout.context} (config.rollout.context). Raise the one or lower the other."
+        )
+    return config
+
+
+def ladder(config: ConfigDict, min_rows: int) -> list[Shape]:
+    """The shapes that samples are packed into."""
+    chunk = config.packing.chunk
+    shapes = record(PackingConfig, config, "packing", min_rows=min_rows).ladder()
+    if uneven := [shape.targets for shape in shapes if shape.targets % chunk]:
+        raise UserError(
+            f"config.packing.chunk is {chunk}, which does not divide {uneven[0]} scored tokens "
+            "of a row. Give a divisor of half of every row length and of the last one."
+        )
+    return shapes
+
+
+def chosen_algorithm(config: ConfigDict) -> Algorithm:
+    """The config's algorithm with what it gives in place of the algorithm's own."""
+    given = record(AlgorithmConfig, config, "algorithm")
+    if given.clip and len(given.clip) != 2:
+        raise UserError(f"config.algorithm.clip is {given.clip}; it is (low, high) or ().")
+    names = ("c", "alpha", "offset")
+    if given.horizon and len(given.horizon) != len(names):
+        raise UserError(
+            f"config.algorithm.horizon is {given.horizon}; it is (c, alpha, offset) or ()."
+        )
+    with told(ValueError):
+        return algorithm(
+            given.name,
+            clip=given.clip or None,
+            horizon=dict(zip(names, given.horizon, strict=True)) if given.horizon else None,
+            advantage=given.advantage or None,
+            aggregation=given.aggregation or None,
+            old=given.old or None,
+        )
