@@ -17,7 +17,8 @@ def get_config():
     c.algorithm.name = "grpo"
     c.rl.steps = 60
     c.rl.minutes = MINUTES
-    c.evaluation.questions = 800
+    c.evaluation.splits = ("train", "unseen_question", "unseen_entity")
+    c.evaluation.questions = 600
     return c
 
 

@@ -15,7 +15,8 @@ def get_config():
     c.algorithm.name = "tn_gspo"
     c.rl.steps = 60
     c.rl.minutes = 6.0
-    c.evaluation.questions = 800
+    c.evaluation.splits = ("train", "unseen_question", "unseen_entity")
+    c.evaluation.questions = 600
     return c
 
 

@@ -48,6 +48,15 @@ class Trained:
     scalars: list[dict]
 
     @property
+    def seconds(self) -> dict[str, float]:
+        """What each part of training took, `sft` and `rl`."""
+        return {
+            part: max(row[name] for row in self.scalars if name in row)
+            for part in ("sft", "rl")
+            if any((name := f"time/{part}") in row for row in self.scalars)
+        }
+
+    @property
     def rewards(self) -> list[float]:
         """The mean reward of every RL step."""
         return [row["reward/total"] for row in self.scalars if "reward/total" in row]

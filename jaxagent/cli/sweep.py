@@ -6,9 +6,9 @@ the results file already is skipped, so the same command goes on after a stop.
 """
 
 import argparse
+import hashlib
 import json
 import shutil
-import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from jaxagent.cli import build
 from jaxagent.cli.agent import assemble
+from jaxagent.cli.checks import checked
 from jaxagent.cli.configs import config_flags, experiment, experiment_name, flat, read_config
 from jaxagent.cli.errors import UserError, told
 from jaxagent.cli.learning import trained
@@ -38,6 +39,8 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     changes = config_flags(rest)
     config = experiment_name(options.config)
     rows = wanted_rows(config, options.only)
+    for row in rows:
+        checked(read_config(config, changes | {k: v for k, v in row.items() if k != "name"}))
     root, results = open_work_folder(options.workdir), open_results(options.results)
     with told(ValueError):
         done = {(line["config"], line["name"]) for line in read_results(results)}
@@ -80,7 +83,7 @@ def wanted_rows(config: str, prefix: str) -> list[dict]:
 
 def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -> dict:
     """Runs one row to its end and gives its line."""
-    config = read_config(config_name, changes)
+    config = checked(read_config(config_name, changes))
     if not config.data.folder:
         config.data.folder = str(root.root / "kb")
     folder = WorkFolder(root.root / name)
@@ -90,7 +93,6 @@ def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -
     if shared.exists() and not folder.dialogues("before").exists():
         folder.dialogues("before").parent.mkdir(exist_ok=True)
         copy(shared, folder.dialogues("before"))
-    started = time.monotonic()
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
         agent, params = assemble(config, world, folder, bars)
@@ -103,7 +105,8 @@ def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -
         config=config_name,
         changes=json.loads(json.dumps(changes)),
         seed=config.seed,
-        seconds=time.monotonic() - started,
+        minutes=sum(result.seconds.values()) / 60,
+        steps=sum("time/step" in row for row in result.scalars),
         rewards=result.rewards,
         before=result.before,
         after=result.after,
@@ -120,10 +123,21 @@ def copy(source: Path, target: Path) -> None:
 
 def start_key(config: ConfigDict) -> str:
     """The same for rows whose evaluation before training is the same, so that it is run once."""
-    fields = dict(flat(config))
+    fields = dict(flat(config)) | {"weights": weights_digest(config)}
     if config.model.folder != "new":
         learning = ("algorithm", "optimizer", "packing", "sft", "rl", "checkpoint", "report")
         fields = {k: v for k, v in fields.items() if k.partition(".")[0] not in learning}
         if config.evaluation.temperature == 0:
             del fields["seed"]
     return f"before-{zlib.crc32(repr(sorted(fields.items())).encode()):08x}"
+
+
+def weights_digest(config: ConfigDict) -> str:
+    """Of the files that the policy starts from; they can change under one name."""
+    if config.model.folder == "new":
+        return ""
+    folder = build.policy_folder(config.model.folder, config.method.name)
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(folder.glob("*.safetensors")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -3,9 +3,9 @@
 A line holds the figures of one run and the outcome of every evaluated question before and after, so
 that intervals can be drawn again from the file alone:
 
-    {"name": "grpo-0", "config": …, "seed": 0, "seconds": …, "reward": [first, last],
+    {"name": "grpo-0", "config": …, "seed": 0, "minutes": …, "steps": …, "reward": [first, last],
      "before": {split: figures}, "after": {split: figures},
-     "outcomes": {split: {data_id: [entity, accuracy, accuracy after, ident., ident. after]}}}
+     "outcomes": {split: {data_id: [entity, reward, reward after, accuracy, …, ident., …]}}}
 
 Runs whose names differ in the last number alone are seeds of one row of the table: a question's
 outcome is averaged over them before the bootstrap over entities.
@@ -26,10 +26,10 @@ from jaxagent.scoring.metrics import Interval, entity_interval
 
 KEPT = ("dialogues", *METRICS)
 GROUPED = ("before", "after", "outcomes", "versions")
-FIELDS = ("name", "config", "reward", *GROUPED)
+FIELDS = ("name", "config", "minutes", "steps", *GROUPED)
 """What a line is read for; those of `GROUPED` are objects."""
-PAIRS = {"accuracy": (1, 2), "ident": (3, 4)}
-"""Metric -> places of its values before and after in an outcome."""
+PAIRS = {"reward": "reward", "accuracy": "accuracy", "ident": "identified"}
+"""Metric -> what a row of dialogues calls it; an outcome holds them in this order."""
 
 
 def result_line(
@@ -38,7 +38,8 @@ def result_line(
     config: str,
     changes: Mapping[str, object],
     seed: int,
-    seconds: float,
+    minutes: float,
+    steps: int,
     rewards: Sequence[float],
     before: Sequence[Row],
     after: Sequence[Row],
@@ -47,6 +48,7 @@ def result_line(
     """One run as a line of the results file.
 
     Args:
+        minutes, steps: of training, without building, evaluating and compiling ahead.
         rewards: mean reward of every step of training, in order; may be empty.
         before, after: either may be empty, when the run was not evaluated then.
     """
@@ -56,8 +58,8 @@ def result_line(
         "config": config,
         "changes": dict(changes),
         "seed": seed,
-        "seconds": round(seconds, 1),
-        "steps": len(rewards),
+        "minutes": round(minutes, 2),
+        "steps": steps,
         "reward": [round(value, 4) for value in ends(rewards)] if rewards else None,
         "before": {split: figures(before, split) for split in sorted(splits_of(before))},
         "after": {split: figures(after, split) for split in sorted(splits_of(after))},
@@ -84,10 +86,11 @@ def outcomes(before: Sequence[Row], after: Sequence[Row], split: str) -> dict[st
             if row["split"] == split:
                 found[row["data_id"], row["entity_ids"][0]].append(row)
         for (data_id, entity), members in found.items():
-            line = values.setdefault(data_id, [entity, None, None, None, None])
-            line[1 + at] = round(float(np.mean([row["accuracy"] for row in members])), 4)
-            if members[0]["identified"] is not None:
-                line[3 + at] = round(float(np.mean([row["identified"] for row in members])), 4)
+            line = values.setdefault(data_id, [entity, *[None] * (2 * len(PAIRS))])
+            for number, field in enumerate(PAIRS.values()):
+                if members[0][field] is not None:
+                    mean = float(np.mean([row[field] for row in members]))
+                    line[1 + 2 * number + at] = round(mean, 4)
     return values
 
 
@@ -147,7 +150,8 @@ def results_table(lines: Sequence[Mapping], split: str) -> Table:
     """One row for each group of seeds, on one split."""
     rows = []
     for name, runs in groups(line for line in lines if split in line["after"]).items():
-        cells: list[str | int | float | None] = [name, len(runs), reward_cell(runs)]
+        steps, minutes = (float(np.mean([run[of] for run in runs])) for of in ("steps", "minutes"))
+        cells: list[str | int | float | None] = [name, len(runs), round(steps), minutes]
         for metric in PAIRS:
             cells += [change_cell(runs, split, metric), interval_cell(runs, split, metric)]
         first = runs[0]["after"][split]
@@ -157,24 +161,21 @@ def results_table(lines: Sequence[Mapping], split: str) -> Table:
     return Table(
         title=f"Runs, {label(split)}",
         columns=[
-            *("run", "seeds", "reward in training"),
+            *("run", "seeds", "steps", "minutes", "reward", "change, 95 %"),
             *("accuracy, %", "change, 95 %", "ident., %", "change, 95 %", "tower", "R@1", "R@15"),
         ],
         rows=rows,
         note=f"Before → after on {label(split)}, {', '.join(f'{n:.0f}' for n in sorted(counts))} "
-        "dialogues a run, means over seeds. Reward: means of the first and last fifth of training. "
+        "dialogues a run, means over seeds. Steps and minutes are of training alone. "
         "Changes are paired over questions and seeds; the interval is a bootstrap over entities. "
         "R@k is the retriever's alone; tower: the trained policy's vision tower reranking its 15; "
         "both of the first seed.",
     )
 
 
-def reward_cell(runs: Sequence[Mapping]) -> str | None:
-    found = [run["reward"] for run in runs if run["reward"]]
-    if not found:
-        return None
-    first, last = np.mean(found, axis=0)
-    return f"{first:.2f} → {last:.2f}"
+def shown(metric: str) -> tuple[int, int]:
+    """What a metric is multiplied by in a table, and its decimals: shares are in percent."""
+    return (1, 2) if metric == "reward" else (100, 1)
 
 
 def change_cell(runs: Sequence[Mapping], split: str, metric: str) -> str | None:
@@ -182,20 +183,26 @@ def change_cell(runs: Sequence[Mapping], split: str, metric: str) -> str | None:
     if any(metric not in run["after"][split] for run in runs):
         return None
     whens = ["before", "after"] if all(split in run["before"] for run in runs) else ["after"]
-    means = [100 * np.mean([run[when][split][metric] for run in runs]) for when in whens]
-    return " → ".join(f"{mean:.1f}" for mean in means)
+    unit, digits = shown(metric)
+    means = [unit * np.mean([run[when][split][metric] for run in runs]) for when in whens]
+    return " → ".join(f"{mean:.{digits}f}" for mean in means)
 
 
 def interval_cell(runs: Sequence[Mapping], split: str, metric: str) -> str | None:
     change = pooled_change(runs, split, metric)
     if change is None:
         return None
-    return f"{100 * change.mean:+.1f} ({100 * change.low:+.1f} to {100 * change.high:+.1f})"
+    unit, digits = shown(metric)
+    mean, low, high = (
+        f"{unit * value:+.{digits}f}" for value in (change.mean, change.low, change.high)
+    )
+    return f"{mean} ({low} to {high})"
 
 
 def pooled_change(runs: Sequence[Mapping], split: str, metric: str) -> Interval | None:
     """After less before, seeds averaged question by question; None where nothing was recorded."""
-    at_before, at_after = PAIRS[metric]
+    at_before = 1 + 2 * list(PAIRS).index(metric)
+    at_after = at_before + 1
     values: dict[str, list[tuple[float, float]]] = defaultdict(list)
     entities: dict[str, str] = {}
     for run in runs:

@@ -11,7 +11,6 @@ from jaxagent.cli.configs import read_config, save_config
 from jaxagent.cli.main import main
 from jaxagent.evaluation import write_rows
 from jaxagent.json_lines import append_line, write_lines
-from jaxagent.report.results import result_line
 
 
 def refused(capsys, *words: object) -> str:
@@ -60,19 +59,11 @@ def trained(tmp_path) -> Path:
 
 
 def results(tmp_path, **changes) -> Path:
-    rows = [row(0, "unseen_entity")]
-    line = result_line(
-        name="grpo-0",
-        config="flags_mmagent_r2_grpo",
-        changes={},
-        seed=0,
-        seconds=1.0,
-        rewards=[],
-        before=rows,
-        after=rows,
-        versions={},
-    )
-    append_line(tmp_path / "r.jsonl", line | changes)
+    """A results file of one run on one question."""
+    figures = {"unseen_entity": {"dialogues": 1.0, "accuracy": 1.0}}
+    line = {"name": "grpo-0", "config": "flags_mmagent_r2_grpo", "seed": 0, "reward": None}
+    line |= {"minutes": 1.0, "steps": 1, "before": figures, "after": figures, "versions": {}}
+    append_line(tmp_path / "r.jsonl", line | {"outcomes": {"unseen_entity": {}}} | changes)
     return tmp_path / "r.jsonl"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from jaxagent.cli import sweep
 from jaxagent.cli.main import main
-from jaxagent.report.results import read_results, result_line
+from jaxagent.report.results import read_results
 
 EXPERIMENT = "flags_mmagent_r2_grpo"
 
@@ -25,17 +25,9 @@ def ran(monkeypatch) -> list[str]:
 
 
 def line(name: str) -> dict:
-    return result_line(
-        name=name,
-        config=EXPERIMENT,
-        changes={},
-        seed=0,
-        seconds=1.0,
-        rewards=[],
-        before=[],
-        after=[],
-        versions={},
-    )
+    """A run that was evaluated neither before nor after training."""
+    whole = {"seed": 0, "minutes": 1.0, "steps": 1, "reward": None, "versions": {}}
+    return whole | {"name": name, "config": EXPERIMENT, "before": {}, "after": {}, "outcomes": {}}
 
 
 def words(tmp_path, results, config=EXPERIMENT) -> list[str]:
@@ -55,6 +47,17 @@ def refused(capsys, arguments: list[str]) -> str:
 def test_a_typo_in_the_experiment_gets_the_nearest_name(capsys, tmp_path, ran, name):
     message = refused(capsys, words(tmp_path, tmp_path / "r.jsonl", config=name))
     assert f"Did you mean '{EXPERIMENT}'?" in message
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [("rl.stpes=1", "Did you mean 'rl.steps'?"), ("evaluation.when=afer", "Did you mean 'after'?")],
+)
+def test_a_wrong_value_is_refused_before_anything_is_written(capsys, tmp_path, ran, flag, said):
+    arguments = [*words(tmp_path, tmp_path / "r.jsonl"), f"--config.{flag}"]
+    assert said in refused(capsys, arguments)
+    assert ran == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_experiment_without_rows_says_to_train(capsys, tmp_path, ran):

@@ -47,7 +47,8 @@ def line(name: str, before: list[dict], after: list[dict]) -> dict:
         config="flags_mmagent_r2_grpo",
         changes={"seed": 0},
         seed=0,
-        seconds=12.345,
+        minutes=5.678,
+        steps=5,
         rewards=[0.0, 0.5, 0.5, 0.5, 1.0],
         before=before,
         after=after,
@@ -65,17 +66,18 @@ def test_the_table_has_one_row_for_each_group_of_seeds():
         "unseen_entity",
     )
     grpo, shuffled = table.rows
-    assert grpo[:3] == ["grpo", 2, "0.00 → 1.00"]
-    assert grpo[3] == "25.0 → 62.5"
-    assert grpo[4].startswith("+37.5 (")
-    assert shuffled[4] == "+0.0 (+0.0 to +0.0)"
+    assert grpo[:5] == ["grpo", 2, 5, pytest.approx(5.68), "0.25 → 0.62"]
+    assert grpo[5].startswith("+0.38 (")
+    assert grpo[6] == "25.0 → 62.5"
+    assert grpo[7].startswith("+37.5 (")
+    assert shuffled[7] == "+0.0 (+0.0 to +0.0)"
     assert grpo[-2:] == [25.0, 100.0]
 
 
 def test_a_method_that_records_no_entity_has_no_ident():
     nothing = rows(0, 1, identified=None)
     (row,) = results_table([line("promsa-0", nothing, nothing)], "unseen_entity").rows
-    assert row[5:7] == [None, None]
+    assert row[8:10] == [None, None]
 
 
 def test_lines_survive_the_file(tmp_path):
