@@ -121,7 +121,7 @@ def test_any_other_broken_run_is_refused_with_its_line(tmp_path, broken, said):
 
 def test_a_run_that_was_evaluated_after_training_alone_has_no_change():
     (row,) = results_table([line("grpo-0", [], rows(1, 0))], "unseen_entity").rows
-    assert row[3:7] == ["50.0", None, "100.0", None]
+    assert row[4:10] == ["0.50", None, "50.0", None, "100.0", None]
 
 
 @pytest.mark.parametrize("before", [[], rows(1)])
