@@ -1,6 +1,6 @@
 """The cold start of ProMSA: the one of MMAgent-R2, taught ProMSA's wire form by further SFT.
 
-    jaxagent train --config flags_promsa_cold_start --workdir work/promsa_cold_start
+    jaxagent train --config flags_promsa_cold_start --workdir work/flags_promsa_cold_start
 
 The command's time on two CPU cores and the accuracy it reached stand in the README.
 """

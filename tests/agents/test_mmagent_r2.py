@@ -39,7 +39,7 @@ def test_a_whole_dialogue():
         method(MMAgentR2()), question(), [SEARCH, rerank("Land td"), READ, ANSWER]
     )
     assert [shown(request.parts) for request in asked] == [
-        "<view:td>What is the capital of this country?",
+        "<view:td>Question: What is the capital of this country?",
         "1 <kb:td>Land td\n2 <kb:ro>Land ro\n3 <kb:ad>Land ad\n"
         "4 <kb:md>Land md\n5 <kb:be>Land be\n",
         "Image 1 is Land td.",
@@ -86,7 +86,7 @@ def test_an_image_is_resumed_where_it_was_left():
     assert [len(search.batches) for search in (first, second)] == [2, 2]
     assert [search.entity.entity for search in (first, second)] == ["ml", "gn"]
     assert shown(asked[-1].parts) == "Image 2 is Land gn."
-    assert shown(asked[0].parts).startswith("1 <view:ml> 2 <view:gn> What")
+    assert shown(asked[0].parts).startswith("1 <view:ml> 2 <view:gn> Question: What")
 
 
 def test_only_the_current_batch_can_be_reranked():

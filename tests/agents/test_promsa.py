@@ -45,7 +45,7 @@ def watched(answer=None) -> tuple[list[Call], object]:
 def test_a_whole_dialogue():
     dialogue, asked = play(method(SHORT), question(), [LOOK, READ, ANSWER])
     assert [shown(request.parts) for request in asked] == [
-        "<view:td>What is the capital of this country?",
+        "<view:td>Question: What is the capital of this country?",
         "Land td: Capital: N'Djamena Land ro: Capital: N'Djamena Land ad: Capital: N'Djamena",
         "Land td: Capital: N'Djamena Land td: Capital: N'Djamena Land td: Capital: N'Djamena",
     ]
