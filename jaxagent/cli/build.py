@@ -152,6 +152,11 @@ def policy_folder(name: str, method: str) -> Path:
     return folder
 
 
+def shipped_methods() -> list[str]:
+    """The methods that a policy ships for."""
+    return [method for method in METHODS if policy_folder("shipped", method).is_dir()]
+
+
 def training_questions(config: ConfigDict, world: World) -> list[Question]:
     """The questions trained on: all of the families', or a seeded draw of `data.questions`."""
     found = world.questions("train", families=config.data.families)

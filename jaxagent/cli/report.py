@@ -235,7 +235,7 @@ def policy_card(folder: WorkFolder) -> dict:
 
 def readme_cold_start() -> str:
     """What the shipped policies' cards say, as Markdown."""
-    return "\n".join(map(cold_start_text, COLD_STARTS))
+    return "\n".join(map(cold_start_text, build.shipped_methods()))
 
 
 def cold_start_text(method: str) -> str:
