@@ -44,6 +44,11 @@ class PolicySizes:
                 f"model.sizes has {self.layers} layers and {len(self.deepstack)} of deepstack; it "
                 "needs a deepstack layer, and a layer behind the last of them."
             )
+        if self.kv_heads < 1 or self.heads % self.kv_heads:
+            raise ValueError(
+                f"model.sizes has {self.heads} heads and {self.kv_heads} key heads; the heads must "
+                "be a multiple of the key heads."
+            )
 
 
 def make_policy_folder(

@@ -142,7 +142,7 @@ def test_a_missing_policy_folder_is_refused(capsys, work, tmp_path):
         ("evaluation.samples=0", "config.evaluation.samples is 0; it must be at least 1"),
         ("evaluation.temperature=-1", "temperature is -1.0"),
         ("method.name=prosma", "config.method.name is 'prosma'. Did you mean 'promsa'?"),
-        ("algorithm.name=gpro", "Did you mean 'grpo'?"),
+        ("algorithm.name=grop", "Did you mean 'grpo'?"),
         ("algorithm.old=tariner", "Did you mean 'trainer'?"),
         ("algorithm.clip=low,high", "config.algorithm.clip is ('low', 'high')"),
         ("algorithm.clip=(0.1,)", "it is (low, high) or ()"),
@@ -154,7 +154,7 @@ def test_a_missing_policy_folder_is_refused(capsys, work, tmp_path):
         ("packing.row_lengths=(320,)", "ends at 320 tokens, but a dialogue may hold 768"),
         ("rl.minutes=-1", "config.rl.minutes is -1.0; it must be at least 0"),
         ("rollout.sampling.top_k=5", "the update scores whole distributions"),
-        ("model.sizes.heads=3", "heads"),
+        ("model.sizes.heads=3", "model.sizes has 3 heads and 2 key heads"),
     ],
 )
 def test_a_wrong_value_is_refused_before_anything_is_built_or_written(capsys, tmp_path, flag, said):
