@@ -136,7 +136,7 @@ def _principal(
     means -= means.mean(axis=0)
     for direction in unseen:
         means -= np.outer(means @ direction, direction)
-    return np.linalg.svd(means, full_matrices=False)[2][:count].T
+    return np.linalg.svd(means, full_matrices=len(means) < count)[2][:count].T
 
 
 def _orthogonal(taken: Float[np.ndarray, "d n"]) -> Float[np.ndarray, "d m"]:
