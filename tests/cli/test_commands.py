@@ -186,8 +186,10 @@ def test_no_training_sees_the_query_drawing_of_an_entity_it_is_not_asked_about(
     flags = [flag for flag in agent_flags(work) if "model.folder" not in flag]
     new = ["model.folder=new", "evaluation.when=()", "rl.steps=2", "sft.steps=2", "sft.batch=2"]
     new += ["sft.traces=40", "sft.single=0.5", "warm_start.steps=3", "warm_start.batch=8"]
+    new += ["method.mmagent_r2.max_turns=8", "method.mmagent_r2.max_tokens=64"]  # of the expert
     words = ["train", "--workdir", str(tmp_path), *flags, *(f"--config.{one}" for one in new)]
-    assert run(capsys, *words)[0] == 0
+    status, _, err = run(capsys, *words)
+    assert status == 0, err
     split = {one["id"]: one["split"] for one in entities(work)}
     views = [key.split(":")[1:3] for key in shown if key.startswith("view:")]
     assert {split[entity] for entity, artist in views if artist == "twemoji"} == {"train"}
