@@ -34,6 +34,7 @@ SHORT = {
     "rollout.rows": (16,),
     "rollout.image_rows": (16,),
     "rollout.chunk_lengths": (64, 128),
+    "rollout.context": 640,
     "packing.row_lengths": (640,),
     "rl.minutes": 0.0,
     "rl.steps": 2,
