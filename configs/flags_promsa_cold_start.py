@@ -5,27 +5,17 @@
 The command's time on two CPU cores and the accuracy it reached stand in the README.
 """
 
-from configs import base
+from configs import flags_cold_start
 
 
 def get_config():
-    c = base.get_config()
+    c = flags_cold_start.get_config()
     c.method.name = "promsa"
     c.model.folder = "shipped/mmagent_r2"
-    c.model.saved_dtype = "bfloat16"
+    c.warm_start.steps = 0
     c.optimizer.learning_rate = 1e-3
-    c.optimizer.schedule = "cosine"
-    c.optimizer.weight_decay = 0.01
     c.sft.steps = 400
-    c.sft.batch = 16
+    c.sft.look_steps = 0
     c.sft.traces = 5000
-    c.sft.reworded = 0.5
     c.packing.row_lengths = (320, 640, 960)
-    c.packing.call_tokens = 6400
-    c.packing.chunk = 32
-    c.rl.steps = 0
-    c.checkpoint.every = 100
-    c.evaluation.splits = ("val_unseen_question", "val_unseen_entity")
-    c.evaluation.questions = 400
-    c.evaluation.when = ("after",)
     return c

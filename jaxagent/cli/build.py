@@ -114,7 +114,8 @@ def settings(config: ConfigDict) -> mmagent_r2.MMAgentR2 | promsa.ProMSA:
 
 def method(config: ConfigDict) -> Method:
     """The agent's method with the config's settings."""
-    return METHODS[config.method.name].method(settings(config))
+    row = chosen(config.method.name, METHODS, "method.name")
+    return row.method(settings(config))
 
 
 def reward(config: ConfigDict) -> Reward:

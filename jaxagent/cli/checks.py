@@ -97,7 +97,6 @@ def checked(config: ConfigDict) -> ConfigDict:
     check(config.data.families, tuple[Family, ...], "data.families")
     record(build.chosen(config.data.name, build.DATA, "data.name"), config, "data.flags")
     record(KnowledgeBaseConfig, config, "retrieval")
-    build.chosen(config.method.name, build.METHODS, "method.name")
     build.method(config)
     build.reward(config)
     build.chosen(config.method.summariser, build.SUMMARISERS, "method.summariser")

@@ -50,11 +50,12 @@ class Trained:
     @property
     def seconds(self) -> dict[str, float]:
         """What each part of training took, `sft` and `rl`."""
-        return {
-            part: max(row[name] for row in self.scalars if name in row)
-            for part in ("sft", "rl")
-            if any((name := f"time/{part}") in row for row in self.scalars)
+        clocks = {part: f"time/{part}" for part in ("sft", "rl")}
+        found = {
+            part: [row[clock] for row in self.scalars if clock in row]
+            for part, clock in clocks.items()
         }
+        return {part: max(seconds) for part, seconds in found.items() if seconds}
 
     @property
     def rewards(self) -> list[float]:

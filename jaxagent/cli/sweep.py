@@ -8,7 +8,6 @@ the results file already is skipped, so the same command goes on after a stop.
 import argparse
 import hashlib
 import json
-import shutil
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from jaxagent.cli.learning import trained
 from jaxagent.cli.progress import Bars
 from jaxagent.cli.report import versions
 from jaxagent.cli.work import WorkFolder, claim, open_work_folder
+from jaxagent.evaluation import read_rows, write_rows
 from jaxagent.json_lines import append_line
 from jaxagent.report.results import read_results, result_line
 
@@ -83,7 +83,7 @@ def wanted_rows(config: str, prefix: str) -> list[dict]:
 
 def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -> dict:
     """Runs one row to its end and gives its line."""
-    config = checked(read_config(config_name, changes))
+    config = read_config(config_name, changes)
     if not config.data.folder:
         config.data.folder = str(root.root / "kb")
     folder = WorkFolder(root.root / name)
@@ -91,15 +91,13 @@ def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -
     claim(folder, config)
     shared = root.root / "evaluation" / f"{start_key(config)}.jsonl"
     if shared.exists() and not folder.dialogues("before").exists():
-        folder.dialogues("before").parent.mkdir(exist_ok=True)
-        copy(shared, folder.dialogues("before"))
+        write_rows(folder.dialogues("before"), read_rows(shared))
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
         agent, params = assemble(config, world, folder, bars)
         result = trained(agent, params, folder, bars)
-    if folder.dialogues("before").exists():
-        shared.parent.mkdir(exist_ok=True)
-        copy(folder.dialogues("before"), shared)
+    if result.before:
+        write_rows(shared, result.before)
     return result_line(
         name=name,
         config=config_name,
@@ -112,13 +110,6 @@ def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -
         after=result.after,
         versions=versions(),
     )
-
-
-def copy(source: Path, target: Path) -> None:
-    """Copies a file; the copy is there as a whole or not at all."""
-    unfinished = target.with_name(f"{target.name}.part")
-    shutil.copyfile(source, unfinished)
-    unfinished.replace(target)
 
 
 def start_key(config: ConfigDict) -> str:
@@ -137,7 +128,8 @@ def weights_digest(config: ConfigDict) -> str:
     if config.model.folder == "new":
         return ""
     folder = build.policy_folder(config.model.folder, config.method.name)
-    digest = hashlib.blake2b(digest_size=8)
+    digests = []
     for path in sorted(folder.glob("*.safetensors")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+        with path.open("rb") as file:
+            digests.append(hashlib.file_digest(file, "blake2b").hexdigest())
+    return " ".join(digests)

@@ -16,6 +16,8 @@ of each of the two layers is made so; the others start at random, free to learn 
 starting attention near what training finds is Trockman and Kolter's (2023, arXiv 2305.09828).
 """
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -29,7 +31,7 @@ OUTPUT_SCALE = 0.3  # of what layers add, so that a token's own embedding leads 
 BEFORE_GAIN = 0.7  # of what the first layer's head writes
 FOUND_GAIN = 2.0  # of what the later layer's head writes
 COPY_GAIN = 1.0  # of what the last layers' heads write
-FAST = 3  # rotary pairs, the fastest, that tell a token's neighbours apart
+FAST = (0, 1, 2)  # rotary pairs, the fastest, that tell a token's neighbours apart
 SLOW = 1 / 128  # radians a token: rotary pairs below it match tokens whatever their distance
 
 
@@ -51,9 +53,8 @@ def with_induction(params: Params, config: TextConfig, *, seed: int) -> Params:
     table += shared
     shared /= np.linalg.norm(shared)
     before, found = "deepstack_layers/attention", "layers/attention"
-    half = config.head_size // 2
-    angles = config.rope_theta ** (-np.arange(half) / half)
-    key, query = _one_back(angles)
+    angles = rotary_angles(config)
+    key, query = looking_back(angles, FAST, 1.0)
     slow = np.tile(angles < SLOW, 2)
     taken, written, copied = (_projection(rng, config, shared) for _ in range(3))
     taken, written = taken * slow, written * slow
@@ -65,23 +66,30 @@ def with_induction(params: Params, config: TextConfig, *, seed: int) -> Params:
     named[f"{found}/q/kernel"][0, :, 0] = taken
     named[f"{found}/v/kernel"][0, :, 0] = copied
     named[f"{found}/o/kernel"][0, 0] = FOUND_GAIN * copied.T
+    per_group = config.heads // config.kv_heads
     for layer in range(1, named[f"{found}/o/kernel"].shape[0]):
-        for head in range(config.heads):
-            group = head * config.kv_heads // config.heads
-            if head * config.kv_heads % config.heads == 0:
-                copied = _projection(rng, config, shared)
-                named[f"{found}/v/kernel"][layer, :, group] = copied
-            named[f"{found}/o/kernel"][layer, head] = COPY_GAIN * copied.T
+        for group in range(config.kv_heads):
+            copied = _projection(rng, config, shared)
+            heads = slice(group * per_group, (group + 1) * per_group)
+            named[f"{found}/v/kernel"][layer, :, group] = copied
+            named[f"{found}/o/kernel"][layer, heads] = COPY_GAIN * copied.T
     return nested({name: jnp.asarray(leaf) for name, leaf in named.items()})
 
 
-def _one_back(
-    angles: Float[np.ndarray, " r"],
+def rotary_angles(config: TextConfig) -> Float[np.ndarray, " r"]:
+    """How far each rotary pair turns a token, in radians."""
+    half = config.head_size // 2
+    return config.rope_theta ** (-np.arange(half) / half)
+
+
+def looking_back(
+    angles: Float[np.ndarray, " r"], pairs: Sequence[int], distance: float
 ) -> tuple[Float[np.ndarray, " h"], Float[np.ndarray, " h"]]:
-    """A key, and the query whose rotated product with it is largest one token later."""
-    used = (np.arange(len(angles)) < FAST).astype(np.float32)
+    """A key, and the query whose rotated product with it is largest `distance` tokens later."""
+    used = np.isin(np.arange(len(angles)), pairs).astype(np.float64)
+    turned = distance * angles
     key = np.concatenate([used, 0 * used])
-    return key, np.concatenate([used * np.cos(angles), -used * np.sin(angles)])
+    return key, np.concatenate([used * np.cos(turned), -used * np.sin(turned)])
 
 
 def _projection(

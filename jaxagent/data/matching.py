@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jaxagent.data.induction import QK_SCALE, SLOW
-from jaxagent.models.config import Qwen3VLConfig, TextConfig
+from jaxagent.data.induction import QK_SCALE, SLOW, looking_back, rotary_angles
+from jaxagent.models.config import Qwen3VLConfig
 from jaxagent.models.decoder import ImageFeatures
 from jaxagent.trees import Params, flat, nested
 
@@ -49,13 +49,14 @@ def with_matching(
     deep, behind = "text/deepstack_layers/attention", "text/layers/attention"
     table, head = named["text/embed/table"], text.heads // text.kv_heads
 
-    angles = _angles(text)
+    angles = rotary_angles(text)
     slow = np.flatnonzero(np.tile((angles < SLOW) & (angles > angles[-1]), 2))
     note_pair = np.eye(text.head_size)[len(angles) - 1]  # the slowest is the note's
     slow_key = np.isin(np.arange(text.head_size), slow) / len(slow) ** 0.5
-    local_key, local_query = _back(DISTANCE, angles)
-    image_key = LOCAL**0.5 * local_key + (1 - LOCAL) ** 0.5 * slow_key
-    image_query = LOCAL**0.5 * local_query + (1 - LOCAL) ** 0.5 * slow_key
+    local_key, local_query = looking_back(angles, LOCAL_PAIRS, DISTANCE)
+    local = (LOCAL / len(LOCAL_PAIRS)) ** 0.5
+    image_key = local * local_key + (1 - LOCAL) ** 0.5 * slow_key
+    image_query = local * local_query + (1 - LOCAL) ** 0.5 * slow_key
 
     word = _unit(table.mean(axis=0))  # what all embeddings share
     taken = (named[f"{deep}/o/kernel"][0, 0].T, named[f"{behind}/q/kernel"][0, :, 0],
@@ -100,7 +101,7 @@ def with_matching(
 def check_room(config: Qwen3VLConfig) -> None:
     """Raises ValueError when the text tower is too small for both circuits."""
     text, num_deep = config.text, len(config.vision.deepstack)
-    num_slow = 2 * int(np.sum(_angles(text) < SLOW))
+    num_slow = 2 * int(np.sum(rotary_angles(text) < SLOW))
     needed = 2 * num_slow + text.head_size + 1 + num_slow + 1
     if num_deep < 2 or text.kv_heads < 2 or text.width < needed:
         raise ValueError(
@@ -108,23 +109,6 @@ def check_room(config: Qwen3VLConfig) -> None:
             f"heads and a width of {needed}; model.sizes gives {num_deep}, {text.kv_heads} and "
             f"{text.width}."
         )
-
-
-def _angles(text: TextConfig) -> Float[np.ndarray, " r"]:
-    half = text.head_size // 2
-    return text.rope_theta ** (-np.arange(half) / half)
-
-
-def _back(
-    distance: float, angles: Float[np.ndarray, " r"]
-) -> tuple[Float[np.ndarray, " h"], Float[np.ndarray, " h"]]:
-    """A unit key, and the query whose rotated product with it is largest `distance` tokens on."""
-    used = np.isin(np.arange(len(angles)), LOCAL_PAIRS) / len(LOCAL_PAIRS) ** 0.5
-    turned = distance * angles
-    return (
-        np.concatenate([used, 0 * used]),
-        np.concatenate([used * np.cos(turned), -used * np.sin(turned)]),
-    )
 
 
 def _principal(

@@ -11,6 +11,7 @@ from jaxagent.cli.configs import read_config, save_config
 from jaxagent.cli.main import main
 from jaxagent.evaluation import write_rows
 from jaxagent.json_lines import append_line, write_lines
+from tests.report.dialogue_rows import dialogue_row
 
 
 def refused(capsys, *words: object) -> str:
@@ -22,27 +23,7 @@ def refused(capsys, *words: object) -> str:
 
 
 def row(at: int, split: str, *, identified: bool | None = True) -> dict:
-    return {
-        "id": f"q{at}#0",
-        "data_id": f"q{at}",
-        "split": split,
-        "family": "single",
-        "kind": "String",
-        "ambiguous": False,
-        "entity_ids": [f"e{at}"],
-        "accuracy": 1.0,
-        "identified": identified,
-        "rank": 1,
-        "tower": None,
-        "rejections": 0,
-        "calls": 2,
-        "tokens": 100,
-        "truncated": False,
-        "reward": 0.5,
-        "terms": {},
-        "images": [],
-        "turns": [],
-    }
+    return dialogue_row(at, 1.0, split=split, identified=identified, reward=0.5, terms={})
 
 
 @pytest.fixture

@@ -15,28 +15,12 @@ from jaxagent.report.results import (
     results_table,
     row_name,
 )
+from tests.report.dialogue_rows import dialogue_row
 
 
 def rows(*accuracies: float, identified: bool | None = True) -> list[dict]:
     return [
-        {
-            "split": "unseen_entity",
-            "data_id": f"q{at}",
-            "entity_ids": [f"e{at}"],
-            "family": "single",
-            "kind": "String",
-            "ambiguous": False,
-            "accuracy": accuracy,
-            "identified": identified,
-            "rank": 1 + at,
-            "tower": None,
-            "rejections": 0,
-            "calls": 2,
-            "tokens": 100,
-            "truncated": False,
-            "reward": accuracy,
-            "terms": {"outcome": accuracy},
-        }
+        dialogue_row(at, accuracy, identified=identified, rank=1 + at)
         for at, accuracy in enumerate(accuracies)
     ]
 

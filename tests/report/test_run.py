@@ -11,30 +11,11 @@ from jaxagent.report.run import (
     sample_of,
     scalar_curves,
 )
+from tests.report.dialogue_rows import dialogue_row
 
 
 def row(at: int, accuracy: float, *, split: str = "unseen_entity", ident: bool | None = True):
-    return {
-        "id": f"q{at}#0",
-        "data_id": f"q{at}",
-        "split": split,
-        "family": "single",
-        "kind": "String",
-        "ambiguous": False,
-        "entity_ids": [f"e{at}"],
-        "accuracy": accuracy,
-        "identified": ident,
-        "rank": 2,
-        "tower": None,
-        "rejections": 1,
-        "calls": 2,
-        "tokens": 100,
-        "truncated": False,
-        "reward": accuracy,
-        "terms": {"outcome": accuracy},
-        "images": [],
-        "turns": [],
-    }
+    return dialogue_row(at, accuracy, split=split, identified=ident, rank=2, rejections=1)
 
 
 BEFORE = [row(0, 0.0), row(1, 0.0, split="unseen_question")]
