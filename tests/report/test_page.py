@@ -62,6 +62,21 @@ def dialogue(name: str, *, right: bool, text: str = "") -> dict:
     }
 
 
+def summarised(name: str) -> dict:
+    """A dialogue of ProMSA: what its searches find reaches the policy as a summary."""
+    found = dialogue(name, right=True)
+    candidates = found["turns"][1]["candidates"]
+    passages = [{"title": name, "text": "It has a coast. It has hills.", "right": True}]
+    turns = [
+        {"author": "environment", "parts": [f"{name}: {text}"]} | more
+        for text, more in (
+            ("a state by a sea.", {"candidates": candidates, "passages": []}),
+            ("it has a coast.", {"candidates": [], "passages": passages}),
+        )
+    ]
+    return found | {"identified": None, "turns": turns}
+
+
 def example() -> Report:
     return Report(
         title="Flags & more",
@@ -73,6 +88,7 @@ def example() -> Report:
             dialogue("Romania", right=True, text=TRAP),
             dialogue("Chad", right=False),
             dialogue("Andorra", right=False, text="needle"),
+            summarised("Oman"),
         ],
         facts={"command": "jaxagent quickstart"},
     )
@@ -140,7 +156,8 @@ def test_titles_and_cells_are_escaped():
 def test_each_image_is_embedded_once_and_an_unknown_one_is_left_out():
     data = json.loads(re.search(r'id="data">(.*?)</script>', render(), re.DOTALL)[1])
     assert sorted(data["images"]) == [
-        "kb:Andorra", "kb:Chad", "kb:Romania", "view:Andorra", "view:Chad", "view:Romania",
+        "kb:Andorra", "kb:Chad", "kb:Oman", "kb:Romania",
+        "view:Andorra", "view:Chad", "view:Oman", "view:Romania",
     ]  # fmt: skip
     assert all(uri.startswith("data:image/webp;base64,") for uri in data["images"].values())
 
@@ -153,7 +170,7 @@ def test_the_browser_draws_curves_and_opens_the_first_dialogue(written: Path):
     text = browsed(written)
     outline = Outline(text)
     assert len(outline.having("chart")) == 1
-    assert text.count("3 of 3 dialogues") == 1
+    assert text.count("4 of 4 dialogues") == 1
     assert "What is the capital of Romania?</h3>" in text
     assert "onerror" not in str([a for _, a in outline.tags])
     assert "<title>Flags &amp; more</title>" in text
@@ -166,7 +183,7 @@ def test_a_search_filters_the_dialogues(written: Path):
         box.dispatchEvent(new Event("input"));
     """
     text = browsed(written, script=script)
-    assert "1 of 3 dialogues" in text
+    assert "1 of 4 dialogues" in text
     assert "What is the capital of Andorra?</h3>" in text
 
 
@@ -179,12 +196,29 @@ def test_a_menu_filters_and_a_click_follows_one_dialogue_turn_by_turn(written: P
     """
     text = browsed(written, script=script)
     outline = Outline(text)
-    assert "2 of 3 dialogues" in text
+    assert "2 of 4 dialogues" in text
     assert "What is the capital of Andorra?</h3>" in text
     assert [a["class"] for a in outline.having("turn")] == ["turn policy", "turn environment"]
     assert [a["class"] for a in outline.having("candidate")] == ["candidate true", "candidate"]
     assert "rerank ✗" in text
     assert "kb:lost</span>" in text  # an image that cannot be shown says its key
+
+
+def test_a_summary_is_shown_beside_what_it_was_made_of(written: Path):
+    text = browsed(written, fragment="#dialogue=Oman%230")
+    assert Outline(text).having("candidate")
+    assert "It has hills." in text
+    assert "Oman: a state by a sea.</div>" in text
+    assert "Oman: it has a coast.</div>" in text
+
+
+def test_passages_that_are_themselves_the_observation_are_shown_once(written: Path):
+    """MMAgent-R2 reads the passages as they are."""
+    passage = {"title": "Oman", "text": "It has a coast.", "right": True}
+    turn = {"author": "environment", "parts": ["Oman. It has a coast."], "passages": [passage]}
+    report = Report(title="t", dialogues=[dialogue("Oman", right=True) | {"turns": [turn]}])
+    write_report(written, report, images=image, image_side=48)
+    assert browsed(written).count("It has a coast.") == 1
 
 
 def test_a_link_opens_its_dialogue(written: Path):

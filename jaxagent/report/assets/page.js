@@ -85,10 +85,18 @@ function turnNode(turn) {
   if (turn.forced) who.append(chip("forced"));
   node.append(who);
   if (policy) node.append(element("div", { class: "said" }, ...tagged(turn.text)));
-  else if (turn.candidates?.length) node.append(element("div", { class: "candidates" }, ...turn.candidates.map(candidate)));
-  else if (turn.passages?.length) node.append(...turn.passages.map(passage));
-  else node.append(element("div", { class: "said" }, ...turn.parts.map((part) => (typeof part === "string" ? part : picture(part.image)))));
+  else node.append(...observed(turn));
   return node;
+}
+
+/** Candidates or passages, and what entered the context wherever it says more than they do: a summary. */
+function observed(turn) {
+  const { candidates = [], passages = [], parts } = turn;
+  const found = candidates.length ? [element("div", { class: "candidates" }, ...candidates.map(candidate))] : passages.map(passage);
+  const images = parts.some((part) => typeof part !== "string");
+  const same = parts.join("") === passages.map((one) => `${one.title}. ${one.text}`).join("\n");
+  if (found.length && (images || same)) return found;
+  return [...found, element("div", { class: "said" }, ...parts.map((part) => (typeof part === "string" ? part : picture(part.image))))];
 }
 
 /** Policy text with its tags set apart, and the reasoning dimmed. */
