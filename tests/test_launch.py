@@ -2,39 +2,67 @@
 arguments."""
 
 import os
+import shlex
 import shutil
+import signal
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "launch").glob("*.sh"))
-CLOUD = {"PROJECT": "p", "ZONE": "z", "CLUSTER": "c", "BUCKET": "gs://b"}
+TOOLS = ("gcloud", "xpk", "srun", "scontrol", "scancel", "git")
+CLOUD = {"PROJECT": "p", "ZONE": "z", "CLUSTER": "c", "BUCKET": "gs://b_1"}
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "8"}
+LARGE = "mmagent_r2_qwen3_vl_8b"
+SMALL = "flags_mmagent_r2_grpo"
 FLAG = "--config.data.families=('a b', 'c')"
 
 
-def run_script(name: str, folder: Path, *arguments: str, **variables: str) -> str:
-    """Everything that the stand-ins were called with, one call a line.
-
-    `git archive` runs for real where there is a repository.
-    """
-    calls = folder / "calls"
-    for tool in ("gcloud", "xpk", "srun", "git"):
+def started(name: str, folder: Path, *arguments: str, **variables: str) -> subprocess.Popen:
+    """A script under way, with a stand-in in `folder` for each tool."""
+    for tool in TOOLS:
         stand_in = folder / tool
-        stand_in.write_text(f'#!/bin/sh\nprintf "%s " {tool} "$@" >> {calls}\necho >> {calls}\n')
-        stand_in.chmod(stand_in.stat().st_mode | stat.S_IEXEC)
-    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "TMPDIR": str(folder), **variables}
-    done = subprocess.run(
+        if not stand_in.exists():
+            stand_in.write_text(f"#!/bin/sh\n{noted(tool, folder)}")
+            stand_in.chmod(stand_in.stat().st_mode | stat.S_IEXEC)
+    return subprocess.Popen(
         ["bash", str(ROOT / "launch" / name), *arguments],
-        env=environment,
-        capture_output=True,
+        env={"PATH": f"{folder}:{os.environ['PATH']}", "TMPDIR": str(folder), **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return calls.read_text()
+
+
+def noted(tool: str, folder: Path) -> str:
+    """Shell that adds the tool's arguments to `calls`, one call a line where none has a newline."""
+    calls = folder / "calls"
+    return f'printf "%s " {tool} "$@" >> {calls}\necho >> {calls}\n'
+
+
+def run_script(name: str, folder: Path, *arguments: str, **variables: str) -> str:
+    """Everything that the stand-ins were called with."""
+    script = started(name, folder, *arguments, **variables)
+    _, errors = script.communicate(timeout=60)
+    assert script.returncode == 0, errors
+    return (folder / "calls").read_text()
+
+
+def training(calls: str) -> list[str]:
+    """The words of the command that trains, as a shell reads them."""
+    return shlex.split("jaxagent train" + calls.partition("jaxagent train")[2].splitlines()[0])
+
+
+def installed(folder: Path) -> dict[str, str]:
+    """The variables of a Slurm job in `folder`, where the package is installed for GPUs."""
+    program = folder / ".venv-gpu" / "bin" / "jaxagent"
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    return {**SLURM, "SLURM_SUBMIT_DIR": str(folder)}
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
@@ -53,35 +81,90 @@ def test_a_missing_variable_is_named_before_anything_starts(path: Path):
     assert done.stderr.count("\n") == 1
 
 
-def test_xpk_gets_one_workload_that_joins_all_hosts(tmp_path: Path):
-    call = run_script("gke_xpk.sh", tmp_path, "promsa_qwen3_vl_8b", FLAG, NUM_SLICES="2", **CLOUD)
-    assert call.startswith("xpk workload create --project p --zone z --cluster c")
-    assert "--num-slices 2" in call
-    assert "jaxagent train --distributed --config promsa_qwen3_vl_8b" in call
-    assert "--workdir gs://b/promsa_qwen3_vl_8b" in call
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_an_8b_experiment_without_a_policys_folder_is_refused_before_anything_starts(
+    path: Path, tmp_path: Path
+):
+    script = started(path.name, tmp_path, LARGE, **CLOUD, **installed(tmp_path))
+    _, errors = script.communicate(timeout=60)
+    assert script.returncode != 0
+    assert "MODEL: the folder" in errors
+    assert not (tmp_path / "calls").exists()
 
 
-def test_the_tpu_vm_runs_the_training_on_every_host(tmp_path: Path):
-    calls = run_script("tpu_vm.sh", tmp_path, "mmagent_r2_qwen3_vl_8b", FLAG, **CLOUD)
+@pytest.mark.parametrize(
+    ("name", "bucket", "policy"),
+    [("gke_xpk.sh", "/bucket", "/tmp/policy"), ("tpu_vm.sh", "~/bucket", "$HOME/policy")],
+)
+def test_the_work_folder_lies_in_the_mounted_bucket_and_the_policy_on_the_hosts_disk(
+    name: str, bucket: str, policy: str, tmp_path: Path
+):
+    calls = run_script(name, tmp_path, LARGE, MODEL="Qwen3-VL-8B", **CLOUD)
+    words = training(calls)
+    assert words[2:6] == ["--distributed", "--config", LARGE, "--workdir"]
+    assert words[6:] == [f"{bucket}/{LARGE}", f"--config.model.folder={policy}"]
+    assert f"{bucket}/Qwen3-VL-8B " in calls.partition("jaxagent train")[0]
+    assert "gs://" not in calls
+
+
+@pytest.mark.parametrize("name", ["gke_xpk.sh", "tpu_vm.sh"])
+def test_a_flag_with_blanks_reaches_the_training_as_one_word(name: str, tmp_path: Path):
+    words = training(run_script(name, tmp_path, SMALL, FLAG, **CLOUD))
+    assert words[-1] == FLAG
+    assert not [word for word in words if "model.folder" in word]
+
+
+def test_xpk_mounts_the_bucket_before_the_workload_that_uses_it(tmp_path: Path):
+    attach, create = run_script("gke_xpk.sh", tmp_path, SMALL, **CLOUD).splitlines()
+    assert attach.startswith("xpk storage attach b-1 --project p --zone z --cluster c")
+    assert "--bucket b_1" in attach
+    assert "--mount-point /bucket --readonly false" in attach
+    assert "rename-dir-limit" in attach
+    assert create.startswith("xpk workload create --project p --zone z --cluster c")
+    assert "--storage b-1" in create
+
+
+def test_the_tpu_vm_gets_a_python_that_the_package_takes(tmp_path: Path):
+    calls = run_script("tpu_vm.sh", tmp_path, SMALL, **CLOUD)
     assert "gcloud compute tpus tpu-vm ssh jaxagent --project p --zone z --worker=all" in calls
-    assert "jaxagent train --distributed --config mmagent_r2_qwen3_vl_8b" in calls
+    remote = calls.partition(" --command ")[2]
+    subprocess.run(["bash", "-n"], input=remote, text=True, check=True)
+    assert "gcsfuse --implicit-dirs --rename-dir-limit 200000 b_1 bucket" in remote
+    assert "uv venv -q --python 3.11" in remote
 
 
-def test_a_flag_with_blanks_reaches_the_training_as_one_word(tmp_path: Path):
-    call = run_script("gke_xpk.sh", tmp_path, "promsa_qwen3_vl_8b", FLAG, **CLOUD)
-    command = call.partition(" --command ")[2].partition("jaxagent train")[2]
-    words = subprocess.run(
-        ["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
+def test_slurm_starts_one_process_that_sees_every_gpu(tmp_path: Path):
+    (tmp_path / "srun").write_text(
+        f'#!/bin/sh\nprintf "%s " "$JAX_LOCAL_DEVICE_IDS" >> {tmp_path}/calls\n'
+        + noted("srun", tmp_path)
     )
-    assert FLAG in words.stdout.splitlines()
-
-
-def test_slurm_starts_one_process_a_gpu(tmp_path: Path):
-    installed = tmp_path / ".venv" / "bin" / "jaxagent"
-    installed.parent.mkdir(parents=True)
-    installed.touch(mode=0o755)
-    call = run_script(
-        "slurm_gpu.sh", tmp_path, "mmagent_r2_qwen3_vl_8b", FLAG, SLURM_SUBMIT_DIR=str(tmp_path)
+    (tmp_path / "srun").chmod(0o755)
+    calls = run_script(
+        "slurm_gpu.sh", tmp_path, LARGE, FLAG, MODEL="/data/p q", **installed(tmp_path)
     )
-    assert call.startswith("srun --gpu-bind=none .venv/bin/jaxagent train --distributed")
-    assert FLAG in call
+    assert calls.startswith("0,1,2,3,4,5,6,7 srun .venv-gpu/bin/jaxagent train --distributed")
+    assert f"--workdir {tmp_path}/work/{LARGE} --config.model.folder=/data/p q {FLAG}" in calls
+    text = (ROOT / "launch" / "slurm_gpu.sh").read_text()
+    assert "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n" in text
+
+
+def test_a_slurm_job_that_is_told_to_stop_waits_for_the_save_and_queues_itself_again(
+    tmp_path: Path,
+):
+    place, saved = tmp_path / "place", tmp_path / "saved"
+    stand_ins = {
+        "srun": f"trap 'echo > {saved}; exit 2' TERM\necho $$ > {place}\n"
+        "while true; do sleep 0.1; done\n",
+        "scancel": noted("scancel", tmp_path) + f"kill $(cat {place})\n",
+        "scontrol": f"test -e {saved} && " + noted("scontrol", tmp_path),
+    }
+    for tool, text in stand_ins.items():
+        (tmp_path / tool).write_text(f"#!/bin/sh\n{text}")
+        (tmp_path / tool).chmod(0o755)
+    script = started("slurm_gpu.sh", tmp_path, SMALL, **installed(tmp_path))
+    while not (place.exists() and place.read_text()):
+        assert script.poll() is None
+        time.sleep(0.05)
+    script.send_signal(signal.SIGTERM)
+    script.communicate(timeout=60)
+    assert (tmp_path / "calls").read_text() == "scancel --signal=TERM 7 \nscontrol requeue 7 \n"
