@@ -98,6 +98,11 @@ class MMAgentR2:
         """Batches in an image's pool."""
         return 1 + (self.rej_max if self.variant == "both" else 0)
 
+    @property
+    def pool(self) -> int:
+        """The candidates that an image's searches can bring: K (1 + rej_max)."""
+        return self.candidates_per_batch * self.max_batches
+
 
 @dataclass(frozen=True)
 class SearchImage:

@@ -26,6 +26,7 @@ from jaxagent.processing.policy import LoadedPolicy, load_policy
 from jaxagent.retrieval import knowledge_base
 from jaxagent.retrieval.encoders import Encoders, open_encoders
 from jaxagent.retrieval.knowledge_base import Entity, KnowledgeBase, KnowledgeBaseConfig
+from jaxagent.retrieval.search import entity_ranks
 from jaxagent.scoring.rewards import MMAgentR2Reward, ProMSAReward, Reward
 from jaxagent.services.summariser import summarise_by_extraction
 from jaxagent.types import Images, Question, Split
@@ -33,16 +34,23 @@ from jaxagent.types import Images, Question, Split
 
 @dataclass(frozen=True, kw_only=True)
 class MethodRow:
-    """How a method is made from its settings, and how its reward is."""
+    """How a method is made from its settings, and how its reward is.
+
+    `reach`: settings -> the candidates within which a training question's entities must be.
+    """
 
     settings: type
     method: Callable[..., Method]
     reward: type
+    reach: Callable[..., int] | None = None
 
 
 METHODS: Mapping[str, MethodRow] = {
     mmagent_r2.NAME: MethodRow(
-        settings=mmagent_r2.MMAgentR2, method=mmagent_r2.method, reward=MMAgentR2Reward
+        settings=mmagent_r2.MMAgentR2,
+        method=mmagent_r2.method,
+        reward=MMAgentR2Reward,
+        reach=lambda settings: settings.pool,
     ),
     promsa.NAME: MethodRow(settings=promsa.ProMSA, method=promsa.method, reward=ProMSAReward),
 }
@@ -159,9 +167,22 @@ def shipped_methods() -> list[str]:
 
 
 def training_questions(config: ConfigDict, world: World) -> list[Question]:
-    """The questions trained on: all of the families', or a seeded draw of `data.questions`."""
+    """The questions trained on: all of the families', or a seeded draw of `data.questions`.
+
+    Where the method says so, only those whose entities its searches can bring.
+    """
     found = world.questions("train", families=config.data.families)
-    if not config.data.questions or config.data.questions >= len(found):
+    if config.data.questions and config.data.questions < len(found):
+        drawn = np.random.default_rng(config.seed).permutation(len(found))[: config.data.questions]
+        found = [found[at] for at in sorted(drawn)]
+    reach = chosen(config.method.name, METHODS, "method.name").reach
+    if reach is None:
         return found
-    drawn = np.random.default_rng(config.seed).permutation(len(found))[: config.data.questions]
-    return [found[at] for at in sorted(drawn)]
+    ranks = entity_ranks(world.base, found, reach(settings(config)))
+    kept = [question for question, rank in zip(found, ranks, strict=True) if rank]
+    if not kept:
+        raise UserError(
+            f"The searches of {config.method.name} can bring the entities of none of "
+            f"{len(found)} training questions. Raise config.data.questions."
+        )
+    return kept

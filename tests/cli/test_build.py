@@ -1,0 +1,55 @@
+"""What a config makes of a benchmark: the questions that are trained on."""
+
+import pytest
+
+from jaxagent.cli import build
+from jaxagent.cli.configs import read_config
+from jaxagent.cli.errors import UserError
+from tests.retrieval.test_search import base, question  # noqa: F401 (`base` is a fixture)
+
+ASKED = [
+    question(("q:14",), ("ash",)),
+    question(("q:14",), ("elm",)),
+    question(("q:14", "q:85"), ("ash", "fir")),
+    question(("q:85", "q:14"), ("yew", "yew")),
+]
+
+
+class Asked(build.World):
+    """A world of a base and questions alone."""
+
+    def __init__(self, searched, asked):
+        object.__setattr__(self, "base", searched)
+        object.__setattr__(self, "asked", list(asked))
+
+    def questions(self, split, *, families):
+        return self.asked
+
+
+@pytest.fixture
+def world(base):  # noqa: F811
+    return Asked(base, ASKED)
+
+
+def config(method: str, **pool: int):
+    changes = {f"method.mmagent_r2.{name}": value for name, value in pool.items()}
+    return read_config("flags_mmagent_r2_grpo", changes | {"method.name": method})
+
+
+@pytest.mark.parametrize(("batch_size", "rej_max", "kept"), [(2, 0, 2), (1, 2, 3), (4, 0, 4)])
+def test_mmagent_trains_on_what_its_searches_can_bring(world, batch_size, rej_max, kept):
+    found = build.training_questions(
+        config("mmagent_r2", batch_size=batch_size, rej_max=rej_max), world
+    )
+    assert found == ASKED[:kept]
+
+
+def test_promsa_trains_on_all(world):
+    assert build.training_questions(config("promsa"), world) == ASKED
+
+
+def test_a_method_that_can_reach_no_question_is_refused(world):
+    with pytest.raises(UserError, match="none of 1 training questions"):
+        build.training_questions(
+            config("mmagent_r2", batch_size=1, rej_max=0), Asked(world.base, ASKED[3:])
+        )
