@@ -3,8 +3,8 @@
 The groups mirror the package's folders. An experiment starts from `get_config()` and changes at
 most twenty lines; the command line changes single fields (`--config.rl.samples=16`). A field
 that is not here cannot be set. Words in quotes after "one of" are all that a field takes; they and
-all types are checked when the config becomes the frozen records of each layer
-(`jaxagent/cli/build.py`).
+all types are checked before anything is built, when the config becomes the frozen records of each
+layer (`jaxagent/cli/checks.py`).
 """
 
 from ml_collections import ConfigDict
@@ -54,13 +54,13 @@ def data() -> ConfigDict:
         ("twemoji", "L2", 0.5),
         ("twemoji", "L3", 0.25),
     )  # (artist, level, share) of views
-    c.flags.views = 48  # different views of an entity, in training and, others, in each other split
+    c.flags.views = 48  # different views of an entity, others in each split; at most 1,000
     c.flags.flag_text = "left_out"  # one of "left_out", "included": the flag described in words
     c.flags.max_words = 18  # words of a passage
     c.flags.val_entities = 36  # entities never asked about in training, for choices
     c.flags.test_entities = 58  # entities never asked about in training, for the results
-    c.flags.val_facts = 0.08  # shares of the training entities' facts kept for "unseen question"
-    c.flags.test_facts = 0.16
+    c.flags.val_facts = 0.08  # share of the training entities' facts kept for unseen questions
+    c.flags.test_facts = 0.16  # the same, for the results
     c.flags.families = ("single", "bridge", "compare")  # kinds of questions made
     c.flags.pairs = (60, 40)  # two-image comparisons a relation: in training, in all other splits
     c.flags.seed = 0  # of splits, wordings, views and pairs
@@ -70,7 +70,7 @@ def data() -> ConfigDict:
 def retrieval() -> ConfigDict:
     """What the two tools search, and with what."""
     c = ConfigDict()
-    c.image_encoder = "flag_encoder"  # one of "flag_encoder"
+    c.image_encoder = "flag_encoder"  # the shipped "flag_encoder", or a folder of `kb encoder`
     c.text_encoder = "minilm"  # one of "minilm", "lexical" (by words, no encoder)
     c.image_index = index()
     c.text_index = index()
@@ -102,20 +102,20 @@ def method() -> ConfigDict:
     c.mmagent_r2.prompt = "short"  # one of "short" (a policy that learnt the wire form), "full"
     c.mmagent_r2.batch_size = 5  # K: candidates a batch
     c.mmagent_r2.rej_max = 2  # rejections that bring another batch, for each image
-    c.mmagent_r2.passages_per_query = 3
+    c.mmagent_r2.passages_per_query = 3  # that a text search shows
     c.mmagent_r2.max_queries = 4  # queries in one text search
     c.mmagent_r2.max_turns = 8  # after which the answer is forced
     c.mmagent_r2.max_tokens = 64  # tokens sampled a turn (1024 for the papers' policies)
 
     c.promsa = ConfigDict()  # jaxagent/agents/promsa.py
     c.promsa.prompt = "short"  # one of "short", "full"
-    c.promsa.image_tool = "image_search_tool"  # the tools' names on the wire (the release's)
-    c.promsa.text_tool = "text_search_tool"
-    c.promsa.image_calls = 3  # calls of each tool in a dialogue; 0 takes the tool away
-    c.promsa.text_calls = 3
-    c.promsa.pages_per_call = 3
-    c.promsa.passages_per_call = 3
-    c.promsa.max_turns = 7
+    c.promsa.image_tool = "image_search_tool"  # its name on the wire (the release's)
+    c.promsa.text_tool = "text_search_tool"  # its name on the wire
+    c.promsa.image_calls = 3  # calls of the tool in a dialogue; 0 takes it away
+    c.promsa.text_calls = 3  # the same (4 in the release)
+    c.promsa.pages_per_call = 3  # new ones that an image search summarises
+    c.promsa.passages_per_call = 3  # new ones that a text search summarises
+    c.promsa.max_turns = 7  # steps, after which the dialogue ends without an answer
     c.promsa.max_tokens = 64  # tokens sampled a step (4096 in the paper)
     c.promsa.arguments = "plain"  # one of "plain", "paper" (which also takes top_k and exclude)
     c.promsa.thinking = "free"  # one of "free", "required" (a step without it loses the format)
@@ -312,7 +312,7 @@ def checkpoint() -> ConfigDict:
 def evaluation() -> ConfigDict:
     """The protocol over a split."""
     c = ConfigDict()
-    c.splits = ("unseen_question", "unseen_entity")  # or "val_unseen_question", "val_unseen_entity"
+    c.splits = ("unseen_question", "unseen_entity")  # or "train", or these with "val_" before
     c.questions = (
         200  # over all splits, drawn evenly over entities with the benchmark's seed; 0 = all
     )

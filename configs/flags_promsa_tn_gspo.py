@@ -17,6 +17,8 @@ def get_config():
     c.model.folder = "shipped/mmagent_r2"
     c.algorithm.name = "tn_gspo"
     c.rl.minutes = 6.0
+    c.evaluation.splits = ("train", "unseen_question", "unseen_entity")
+    c.evaluation.questions = 600
     return c
 
 
