@@ -59,7 +59,7 @@ def data() -> ConfigDict:
     c.flags.max_words = 18  # words of a passage
     c.flags.val_entities = 36  # entities never asked about in training, for choices
     c.flags.test_entities = 58  # entities never asked about in training, for the results
-    c.flags.val_facts = 0.08  # share of the training entities' facts kept for unseen questions
+    c.flags.val_facts = 0.08  # share of the training entities' facts not trained on, for choices
     c.flags.test_facts = 0.16  # the same, for the results
     c.flags.families = ("single", "bridge", "compare")  # kinds of questions made
     c.flags.pairs = (60, 40)  # two-image comparisons a relation: in training, in all other splits

@@ -9,6 +9,9 @@ from jaxagent.data.drawings import ARTISTS
 from jaxagent.data.views import LEVELS
 from jaxagent.types import Family
 
+SEEDS_PER_SPLIT = 1000
+"""Views of an entity are numbered, and each split takes its numbers from a range of this size."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FlagsConfig:
@@ -17,13 +20,13 @@ class FlagsConfig:
     Attributes:
         base, query: artists of the base images and of the query images.
         mix: (artist, level, share) of the query views; shares sum to 1.
-        views: different query views of an entity, in training and, others, in each other split.
+        views: different query views of an entity, others in each split; at most 1,000.
         flag_text: the section that describes the flag in words is "left_out" of text search, or
             "included".
         max_words: words of a passage; a longer field is cut at the last whole item.
         val_entities, test_entities: entities that training never asks about.
         val_facts, test_facts: shares of the training entities' facts kept for the "unseen question"
-            splits.
+            splits; together less than 1.
         families: kinds of questions made.
         pairs: two-image comparisons for each relation, in training and in all other splits
             together.
@@ -51,6 +54,23 @@ class FlagsConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if not 1 <= self.views <= SEEDS_PER_SPLIT:
+            raise ValueError(
+                f"data.flags.views is {self.views}; it must be 1 to {SEEDS_PER_SPLIT}, so that no "
+                "two splits share a view."
+            )
+        if self.max_words < 1:
+            raise ValueError(f"data.flags.max_words is {self.max_words}; it must be at least 1.")
+        for name in ("val_entities", "test_entities"):
+            if (value := getattr(self, name)) < 0:
+                raise ValueError(f"data.flags.{name} is {value}; it must be 0 or more.")
+        if min(self.pairs) < 0:
+            raise ValueError(f"data.flags.pairs is {self.pairs}; both must be 0 or more.")
+        if min(self.val_facts, self.test_facts) < 0 or self.val_facts + self.test_facts >= 1:
+            raise ValueError(
+                f"data.flags.val_facts and test_facts are {self.val_facts} and {self.test_facts}; "
+                "both must be 0 or more, and sum to less than 1: the rest is trained on."
+            )
         for artist, level, share in self.mix:
             if level not in LEVELS or artist not in ARTISTS or share <= 0:
                 raise ValueError(

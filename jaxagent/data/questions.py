@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Int
 
-from jaxagent.data.config import FlagsConfig
+from jaxagent.data.config import SEEDS_PER_SPLIT, FlagsConfig
 from jaxagent.data.factbook import Country, country_by_name, name_key, passage_id
 from jaxagent.data.relations import (
     BORDERS_FIELD,
@@ -54,7 +54,6 @@ SPLITS: tuple[Split, ...] = (
     "unseen_question",
     "unseen_entity",
 )
-SEEDS_PER_SPLIT = 1000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -176,6 +176,14 @@ def test_a_config_survives_its_json():
         ({"mix": (("twemoji", "L2", 0.4),)}, "sum to 0.4"),
         ({"mix": (("twemoji", "L7", 1.0),)}, "L7"),
         ({"mix": (("openmoji", "L2", 1.0),)}, "the artist of the base"),
+        ({"views": 0}, "views is 0; it must be 1 to 1000"),
+        ({"views": 1001}, "views is 1001; it must be 1 to 1000"),
+        ({"max_words": 0}, "max_words is 0; it must be at least 1"),
+        ({"val_entities": -1}, "val_entities is -1; it must be 0 or more"),
+        ({"test_entities": -3}, "test_entities is -3; it must be 0 or more"),
+        ({"pairs": (60, -1)}, r"pairs is \(60, -1\); both must be 0 or more"),
+        ({"val_facts": -0.1}, "are -0.1 and 0.16; both must be 0 or more"),
+        ({"val_facts": 0.5, "test_facts": 0.5}, "sum to less than 1"),
     ],
 )
 def test_a_wrong_config_is_refused_at_the_door(fields, message):
