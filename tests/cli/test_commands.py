@@ -11,8 +11,8 @@ import pytest
 from jaxagent.cli.configs import read_config, save_config
 from jaxagent.cli.main import main
 from jaxagent.data.benchmark import benchmark_texts
+from jaxagent.data.drawings import Drawings
 from jaxagent.data.tiny_policy import PolicySizes, make_policy_folder
-from jaxagent.data.views import FlagImages
 from jaxagent.models.conv_encoder import ConvEncoderConfig, Model
 from jaxagent.processing.policy import load_policy
 from jaxagent.retrieval.image_encoder import save_image_encoder
@@ -179,10 +179,14 @@ def test_evaluating_a_training_that_was_killed_says_so(capsys, work, tmp_path):
 def test_no_training_sees_the_query_drawing_of_an_entity_it_is_not_asked_about(
     capsys, work, tmp_path, monkeypatch
 ):
-    """Warm start, traces, SFT and RL of a new policy: every view shown is a training entity's."""
-    shown = set()
-    look = FlagImages.__call__
-    monkeypatch.setattr(FlagImages, "__call__", lambda self, key: shown.add(key) or look(self, key))
+    """Warm start, traces, SFT and RL of a new policy, by the drawings that are read for them."""
+    seen = set()
+    read = Drawings.read
+    monkeypatch.setattr(
+        Drawings,
+        "read",
+        lambda self, artist, entity: seen.add((artist, entity)) or read(self, artist, entity),
+    )
     flags = [flag for flag in agent_flags(work) if "model.folder" not in flag]
     new = ["model.folder=new", "evaluation.when=()", "rl.steps=2", "sft.steps=2", "sft.batch=2"]
     new += ["sft.traces=40", "sft.single=0.5", "warm_start.steps=3", "warm_start.batch=8"]
@@ -191,9 +195,8 @@ def test_no_training_sees_the_query_drawing_of_an_entity_it_is_not_asked_about(
     status, _, err = run(capsys, *words)
     assert status == 0, err
     split = {one["id"]: one["split"] for one in entities(work)}
-    views = [key.split(":")[1:3] for key in shown if key.startswith("view:")]
-    assert {split[entity] for entity, artist in views if artist == "twemoji"} == {"train"}
-    assert {split[entity] for entity, artist in views if artist == "openmoji"} > {"train"}
+    assert {split[entity] for artist, entity in seen if artist == "twemoji"} == {"train"}
+    assert {split[entity] for artist, entity in seen if artist == "openmoji"} > {"train"}
 
 
 def entities(work: Path) -> list[dict]:
