@@ -13,8 +13,8 @@ A search goes to its tool, what it found to the summariser, and only the summary
 Pages and sections that were served are left out of later searches. A search or a summary that fails
 leaves no trace but one line, and the served list stays. A call past its tool's budget returns
 nothing and still counts; so does every other call that was parsed, whatever is wrong with it, and
-each takes one from the budget of the tool that it names. The last step without an answer ends the
-dialogue without one.
+each takes one from the budget of the tool that it names, if it names one. The last step without an
+answer ends the dialogue without one.
 
 Source: ProMSA, section 3, and its public release for names and arguments. Ours: `"image": j`
 chooses the query image when there are several; state lives in the dialogue, so budgets and
@@ -118,9 +118,10 @@ class TextSearch:
 
 @dataclass(frozen=True)
 class BadCall:
-    """A call that was parsed but cannot be executed; it counts as a call."""
+    """A call that was parsed but cannot be executed; it counts as a call of the tool it names."""
 
     reason: str
+    tool: str = ""
 
 
 @dataclass(frozen=True)
@@ -183,20 +184,20 @@ def _call(config: ProMSA, body: str) -> Action | Malformed:
     own = "image" if name == config.image_tool else "query"
     allowed = {own, "top_k", "exclude"} if config.arguments == "paper" else {own}
     if not isinstance(arguments, dict) or not arguments.keys() <= allowed:
-        return BadCall(f"{name} takes {', '.join(sorted(allowed))}")
+        return BadCall(f"{name} takes {', '.join(sorted(allowed))}", name)
     top = arguments.get("top_k")
     if not (top is None or (_is_int(top) and 1 <= top <= 10)):
-        return BadCall("top_k is a number from 1 to 10")
+        return BadCall("top_k is a number from 1 to 10", name)
     if not isinstance(arguments.get("exclude", []), list):
-        return BadCall("exclude is a list")
+        return BadCall("exclude is a list", name)
     if name == config.image_tool:
         image = arguments.get("image", 1)
         if not _is_int(image):
-            return BadCall("image is a number")
+            return BadCall("image is a number", name)
         return ImageSearch(image=image, top=top)
     query = query_text(arguments.get("query"))
     if query is None:
-        return BadCall(f'{name} needs {{"query": "…"}}')
+        return BadCall(f'{name} needs {{"query": "…"}}', name)
     return TextSearch(query=query, top=top)
 
 
@@ -310,16 +311,22 @@ def _search(config: ProMSA, dialogue: Dialogue, action: ImageSearch | TextSearch
     return dialogue, (Call(tool=TEXT_TOOL, arguments=query),)
 
 
+def _called(config: ProMSA, action: Action | Malformed) -> str | None:
+    """The tool that a call names, "" for none that there is; None for what is no call."""
+    named = {ImageSearch: config.image_tool, TextSearch: config.text_tool}
+    return action.tool if isinstance(action, BadCall) else named.get(type(action))
+
+
 def _acted(config: ProMSA, dialogue: Dialogue, text: str) -> Step:
     written = parse(config, text)
     action, state = written.action, dialogue.state
-    by_image, by_text = isinstance(action, ImageSearch), isinstance(action, TextSearch)
+    tool = _called(config, action)
     state = replace(
         state,
         num_steps=state.num_steps + 1,
-        num_calls=state.num_calls + (by_image or by_text or isinstance(action, BadCall)),
-        image_calls=state.image_calls + by_image,
-        text_calls=state.text_calls + by_text,
+        num_calls=state.num_calls + (tool is not None),
+        image_calls=state.image_calls + (tool == config.image_tool),
+        text_calls=state.text_calls + (tool == config.text_tool),
     )
     dialogue = with_turn(
         replace(dialogue, state=state), Turn(author="policy", text=text, action=action)

@@ -102,6 +102,30 @@ def test_a_call_past_its_budget_returns_nothing_and_still_counts():
     assert shown(asked[5].parts).startswith("Land td:")
 
 
+@pytest.mark.parametrize(
+    ("body", "image_calls", "text_calls"),
+    [
+        ('{"name": "image_search_tool", "arguments": {"image": true}}', 1, 0),
+        ('{"name": "image_search_tool", "arguments": {"image": 9}}', 1, 0),
+        ('{"name": "image_search_tool", "arguments": {"top_k": 2}}', 1, 0),
+        ('{"name": "text_search_tool"}', 0, 1),
+        ('{"name": "text_search_tool", "arguments": [1]}', 0, 1),
+        ('{"name": "web_search"}', 0, 0),
+    ],
+)
+def test_a_bad_call_takes_from_the_budget_of_the_tool_that_it_names(
+    body: str, image_calls: int, text_calls: int
+):
+    config = ProMSA(prompt="short", image_calls=1, text_calls=1)
+    seen, watch = watched()
+    state = play(method(config), question(), [call(body), LOOK, READ], answer=watch)[0].state
+    assert state.num_calls == 3
+    assert (state.image_calls, state.text_calls) == (1 + image_calls, 1 + text_calls)
+    searches = [request.tool for request in seen if request.tool != "summarise"]
+    allowed = {"search_pages": image_calls == 0, "search_passages": text_calls == 0}
+    assert searches == [tool for tool, is_allowed in allowed.items() if is_allowed]
+
+
 def test_a_tool_can_be_taken_away():
     config = ProMSA(prompt="short", text_calls=0)
     _, asked = play(method(config), question(), [READ])
