@@ -31,7 +31,7 @@ from jaxagent.types import Images, Question
 class Engine:
     """What rolls a policy out by a method.
 
-    Raises ValueError when a tool that the method calls is missing.
+    Raises ValueError when a tool that the method calls is missing, or a device for a replica.
     """
 
     def __init__(
@@ -45,7 +45,13 @@ class Engine:
         self.features = FeatureCache(
             policy, images, image_rows=config.image_rows, max_bytes=config.feature_bytes
         )
-        self.mesh = Mesh(np.array(jax.local_devices()[: config.replicas]), (REPLICA,))
+        devices = jax.local_devices()
+        if config.replicas > len(devices):
+            raise ValueError(
+                f"rollout.replicas is {config.replicas}, but this host has {len(devices)} "
+                "device(s), and each replica needs its own. Lower rollout.replicas."
+            )
+        self.mesh = Mesh(np.array(devices[: config.replicas]), (REPLICA,))
         self._cache: KVCache | None = None
 
     def run(
@@ -68,7 +74,7 @@ class Engine:
 
         Raises:
             ToolFailure: too many tool calls failed.
-            ValueError: a prompt does not fit the context.
+            PromptError: a prompt does not fit the context.
             KeyError: an image of a question or an observation is missing.
         """
         compiled = num_compilations()

@@ -265,6 +265,12 @@ def test_nothing_of_an_older_version_is_read():
         assert_same(one, other)
 
 
+def test_more_replicas_than_devices_are_refused():
+    config = replace(fakes.CONFIG, replicas=9, slots=9)
+    with pytest.raises(ValueError, match="replicas is 9, but this host has 8 device"):
+        fakes.engine(METHOD, config)
+
+
 def test_damaged_weights_stop_the_run():
     params = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), tiny.policy().params)
     with pytest.raises(FloatingPointError, match="not finite"):
