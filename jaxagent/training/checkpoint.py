@@ -1,9 +1,9 @@
 """Checkpoints of a training: saved atomically by orbax, at step boundaries, and found again.
 
-A checkpoint holds trained parameters, optimiser, update counter, and as JSON how far the run is and
-what made it. Frozen parameters come from the policy's folder; their checksum is kept, so that
-another folder is noticed. A checkpoint that cannot be read is passed over with a message, and the
-one before it is taken.
+A checkpoint holds trained parameters, optimiser, update counter, and as JSON how far the run is.
+Frozen parameters come from the policy's folder; their checksum is kept, so that another folder is
+noticed. A checkpoint that cannot be read is passed over with a message, and the one before it is
+taken.
 """
 
 import logging
@@ -36,22 +36,15 @@ class CheckpointError(ValueError):
 class Checkpoints:
     """The checkpoints in a folder, at most `keep`. `close` waits for what is being written."""
 
-    def __init__(
-        self, folder: str | Path, *, keep: int = 2, made_by: Mapping[str, Any] | None = None
-    ):
+    def __init__(self, folder: str | Path, *, keep: int = 2):
         self.folder = Path(folder).absolute()
-        self.made_by = dict(made_by or {})
         self._manager = ocp.CheckpointManager(
             self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
         )
 
     def save(self, step: int, learner: Learner, record: Mapping[str, Any]) -> None:
         """Writes the learner after `step` steps; `record` is JSON."""
-        record = {
-            "record": dict(record),
-            "made_by": self.made_by,
-            "frozen": checksum(learner.frozen),
-        }
+        record = {"record": dict(record), "frozen": checksum(learner.frozen)}
         arguments = ocp.args.Composite(
             learner=ocp.args.StandardSave(_saved(learner)), record=ocp.args.JsonSave(record)
         )

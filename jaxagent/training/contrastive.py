@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from jaxagent.training.optimizer import OptimizerConfig, make_optimizer
+from jaxagent.training.optimizer import Optimizer, OptimizerConfig, make_optimizer
 from jaxagent.trees import Params
 
 
@@ -66,7 +66,7 @@ def contrastive_loss(
     return (there.mean() + back.mean()) / 2
 
 
-def _optimizer(config: ContrastiveConfig) -> optax.GradientTransformation:
+def _optimizer(config: ContrastiveConfig) -> Optimizer:
     return make_optimizer(
         OptimizerConfig(
             learning_rate=config.learning_rate,

@@ -11,7 +11,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -54,7 +54,6 @@ class Run:
         seconds: of steps, over all resumes, after which it is done; 0 is no limit.
         save_every: steps between checkpoints; the last step is always saved.
         keep: checkpoints that stay.
-        made_by: JSON for the checkpoints' header.
     """
 
     name: str
@@ -63,7 +62,6 @@ class Run:
     seconds: float = 0.0
     save_every: int = 10
     keep: int = 2
-    made_by: Mapping[str, str] | None = None
 
 
 def run(
@@ -71,12 +69,14 @@ def run(
     step: Callable[[Learner, int], Stepped],
     config: Run,
     *,
+    begin: Callable[[], object] = lambda: None,
     progress: Progress = lambda what, done, total, note: None,
 ) -> Finished:
-    """The learner after the run, resumed from the newest checkpoint when there is one."""
-    checkpoints = Checkpoints(
-        config.folder / "checkpoints" / config.name, keep=config.keep, made_by=config.made_by
-    )
+    """The learner after the run, resumed from the newest checkpoint when there is one.
+
+    `begin` is called before the first step, if one is left, and counts in no step's time.
+    """
+    checkpoints = Checkpoints(config.folder / "checkpoints" / config.name, keep=config.keep)
     restored = checkpoints.restore(learner)
     done, seconds = 0, 0.0
     if restored is not None:
@@ -85,9 +85,11 @@ def run(
     writer = Writer(config.folder / "logs", config.name, after=done)
     reason, saved = "done", done
     try:
+        if done < config.steps and not 0 < config.seconds <= seconds:
+            begin()
         with _Terminations() as terminated:
             while done < config.steps:
-                if config.seconds and seconds >= config.seconds:
+                if 0 < config.seconds <= seconds:
                     reason = f"time limit of {config.seconds:.0f} s"
                     break
                 if terminated.is_set():

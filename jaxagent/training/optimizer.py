@@ -6,7 +6,7 @@ then:     constant, or to 0 by half a cosine or a line, at the last update
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,12 +57,21 @@ def learning_rate(config: OptimizerConfig, num_updates: int) -> optax.Schedule:
     return rate
 
 
-def make_optimizer(config: OptimizerConfig, num_updates: int) -> optax.GradientTransformation:
-    """The transformation from gradients to what is added to the parameters."""
+class Optimizer(NamedTuple):
+    """An optax transformation from gradients to what is added, and the rate of each update."""
+
+    init: optax.TransformInitFn
+    update: optax.TransformUpdateFn
+    rate: optax.Schedule
+
+
+def make_optimizer(config: OptimizerConfig, num_updates: int) -> Optimizer:
+    """AdamW over so many updates."""
+    rate = learning_rate(config, num_updates)
     chain = optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optax.adamw(
-            learning_rate(config, num_updates),
+            rate,
             b1=config.beta1,
             b2=config.beta2,
             eps=config.epsilon,
@@ -76,7 +85,7 @@ def make_optimizer(config: OptimizerConfig, num_updates: int) -> optax.GradientT
         with jax.numpy_dtype_promotion("standard"):
             return chain.update(gradients, state, params)
 
-    return optax.GradientTransformation(chain.init, update)
+    return Optimizer(chain.init, update, rate)
 
 
 def _decayed(params: Params) -> Params:

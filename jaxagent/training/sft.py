@@ -70,6 +70,7 @@ def train_sft(
     """The learner after supervised training.
 
     Args:
+        traces: asked for a batch before the first step, so that making them counts in no step.
         update: of the algorithm `sft`; with `verdict_ids` when verdicts are asked.
         pictures: where images come from under given parameters (`training.pictures`).
     """
@@ -111,4 +112,4 @@ def train_sft(
         learner, scalars = updated(update, learner, batches, to.folder)
         return Stepped(learner, {f"sft/{name}": value for name, value in scalars.items()})
 
-    return run(learner, step, to, progress=progress)
+    return run(learner, step, to, begin=lambda: traces(0), progress=progress)

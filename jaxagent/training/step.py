@@ -33,6 +33,7 @@ from jaxagent.models.decoder import ImageFeatures
 from jaxagent.models.qwen3_vl import Model
 from jaxagent.sharding import ROWS, Rules, param_shardings
 from jaxagent.training.batch import MicroBatch, PatchesByGrid, Rows
+from jaxagent.training.optimizer import Optimizer
 from jaxagent.training.target_scores import target_scores
 from jaxagent.trees import Params, flat, nested
 
@@ -116,7 +117,7 @@ class Update:
 
     model: Model
     algorithm: Algorithm
-    optimizer: optax.GradientTransformation
+    optimizer: Optimizer
     mesh: Mesh
     rules: Rules
     config: StepConfig = StepConfig()
@@ -146,7 +147,8 @@ class Update:
         if not np.isfinite(report.norm):
             bad = [name for name, finite in flat(report.finite).items() if not finite]
             raise NonFiniteGradient(learner, bad)
-        return learner, self._metrics(sums, report) | fill(batches)
+        rate = float(self.optimizer.rate(int(learner.step) - 1))
+        return learner, self._metrics(sums, report) | {"learning_rate": rate} | fill(batches)
 
     def placed(self, batch: MicroBatch) -> MicroBatch:
         """The micro-batch on the devices, its rows cut along the mesh."""

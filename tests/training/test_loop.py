@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ import pytest
 from jaxagent.rollout.loop import Rollout
 from jaxagent.scoring.rewards import RewardError
 from jaxagent.training.checkpoint import CheckpointError, Checkpoints
-from jaxagent.training.loop import Run, updated
+from jaxagent.training.loop import Run, Stepped, run, updated
 from jaxagent.training.rl import RLConfig, train_rl
 from jaxagent.training.sft import SFTConfig, shuffled, train_sft
 from jaxagent.training.step import NonFiniteGradient
@@ -121,6 +122,23 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     assert len(rows(tmp_path)) == 2
 
 
+def test_what_begins_a_run_counts_in_no_step_and_is_left_out_when_none_is_left(tmp_path):
+    begun = []
+
+    def begin():
+        begun.append(time.sleep(0.5))
+
+    def step(learner, number):
+        return Stepped(learner, {})
+
+    for _ in range(2):
+        learner = update().learner(PARAMS)
+        run(learner, step, Run(name="rl", folder=tmp_path, steps=1), begin=begin)
+    assert len(begun) == 1
+    (line,) = (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["time/rl"] < 0.5
+
+
 def test_the_time_limit_ends_a_run_and_is_kept_over_resumes(tmp_path):
     first = trained(tmp_path, steps=50, seconds=1e-6)
     assert (first.steps, first.reason) == (1, "time limit of 0 s")
@@ -168,6 +186,7 @@ def test_traces_are_learnt_and_a_pass_shows_each_once(tmp_path):
     assert len(set(shown)) == 6
     assert [one.sample for one in source(2)] != [one.sample for one in source(0)]
     step = update("sft", verdict_ids=(11, 12))
+    step = replace(step, optimizer=step.optimizer._replace(rate=lambda number: 10 + number))
     finished = train_sft(
         step.learner(PARAMS),
         update=step,
@@ -180,6 +199,7 @@ def test_traces_are_learnt_and_a_pass_shows_each_once(tmp_path):
     losses = [row["sft/loss"] for row in rows(tmp_path)]
     assert finished.steps == 4
     assert losses == sorted(losses, reverse=True)
+    assert [row["sft/learning_rate"] for row in rows(tmp_path)] == [10, 11, 12, 13]
 
 
 def test_the_first_updates_look_at_further_traces(tmp_path):
@@ -200,7 +220,7 @@ def test_the_first_updates_look_at_further_traces(tmp_path):
         config=SFTConfig(batch=2, look_steps=2, look_batches=2),
         to=Run(name="sft", folder=tmp_path, steps=4),
     )
-    assert asked == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert asked == [0, *range(8)]  # the first one before the clock of the steps starts
     targets = [row["sft/targets"] for row in rows(tmp_path)]
     assert targets == [3 * targets[3]] * 2 + [targets[3]] * 2
 

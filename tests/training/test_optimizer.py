@@ -17,8 +17,8 @@ from jaxagent.training.optimizer import OptimizerConfig, learning_rate, make_opt
 )
 def test_rates_of_six_updates_with_two_of_warm_up(schedule, rates):
     config = OptimizerConfig(learning_rate=1.0, schedule=schedule, warmup=1 / 3)
-    rate = learning_rate(config, 6)
-    np.testing.assert_allclose([rate(update) for update in range(6)], rates, rtol=1e-5)
+    for rate in (learning_rate(config, 6), make_optimizer(config, 6).rate):
+        np.testing.assert_allclose([rate(update) for update in range(6)], rates, rtol=1e-5)
 
 
 def test_norms_and_biases_are_not_decayed():
