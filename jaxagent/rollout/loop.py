@@ -105,11 +105,16 @@ class Generator(Protocol):
         """What the generator itself counts."""
 
 
+class PromptError(ValueError):
+    """A prompt that leaves no room for the policy's first token in `rollout.context`."""
+
+
 class Loop:
     """One run of a method over questions.
 
     Raises, from `run`:
-        ValueError: a tool of the method is missing, or a prompt does not fit the context.
+        ValueError: a tool of the method is missing.
+        PromptError: a prompt does not fit the context.
         ToolFailure: too many tool calls failed.
     """
 
@@ -226,7 +231,7 @@ class Loop:
         prime = self.chat.plain(request.prime) if request.prime else []
         if len(piece.ids) + len(prime) >= context.room:
             if not context.size:
-                raise ValueError(
+                raise PromptError(
                     f"The prompt of question {row.dialogue.question.data_id!r} takes "
                     f"{len(piece.ids) + len(prime)} tokens and leaves no room in rollout.context "
                     f"= {context.length}. Raise it, or shorten the prompt."

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxagent.agents.protocol import Failed, Found, ImageQuery, Method, ToolCall
+from jaxagent.rollout.loop import PromptError
 from jaxagent.rollout.scripted import scripted_rollout
 from jaxagent.rollout.tools import ToolFailure, Workers
 from jaxagent.types import ImageRef
@@ -127,7 +128,7 @@ def test_an_observation_that_does_not_fit_is_left_out_whole():
 
 def test_a_prompt_that_does_not_fit_says_so():
     config = replace(fakes.CONFIG, context=16)
-    with pytest.raises(ValueError, match="prompt of question 'q0' takes .* rollout.context = 16"):
+    with pytest.raises(PromptError, match="prompt of question 'q0' takes .* rollout.context = 16"):
         run(config=config)
 
 
