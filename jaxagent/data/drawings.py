@@ -228,6 +228,7 @@ def open_drawings(folder: Path) -> Drawings:
 
     Raises:
         FileNotFoundError: the folder was never built, or its build was killed.
+        ValueError: the header is broken.
     """
     file = folder / "drawings" / "header.json"
     if not file.exists():
@@ -235,12 +236,18 @@ def open_drawings(folder: Path) -> Drawings:
             f"No drawings in {folder}: {file} is missing, so the benchmark was not built there or "
             "its build was stopped. Build it with: jaxagent kb build --workdir <the folder above>"
         )
-    header = json.loads(file.read_text(encoding="utf-8"))
-    return Drawings(
-        folder=folder,
-        base=header["base"],
-        artists=tuple(header["artists"]),
-        entities=tuple(header["entities"]),
-        undrawn=tuple(header["undrawn"]),
-        unreadable=tuple(header["unreadable"]),
-    )
+    try:
+        header = json.loads(file.read_text(encoding="utf-8"))
+        return Drawings(
+            folder=folder,
+            base=header["base"],
+            artists=tuple(header["artists"]),
+            entities=tuple(header["entities"]),
+            undrawn=tuple(header["undrawn"]),
+            unreadable=tuple(header["unreadable"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{file} is broken ({type(error).__name__}: {error}). Delete {folder} and build it "
+            "again with: jaxagent kb build --workdir <the folder above>"
+        ) from error

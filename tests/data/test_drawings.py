@@ -52,6 +52,15 @@ def test_an_unreadable_drawing_is_listed_and_not_replaced(tmp_path):
     assert open_drawings(tmp_path) == drawings
 
 
+@pytest.mark.parametrize("text", ['{"base": "openm', "[]", '{"base": "openmoji"}'])
+def test_a_broken_header_is_named_with_the_command_that_builds_again(tmp_path, text):
+    header = tmp_path / "drawings" / "header.json"
+    header.parent.mkdir()
+    header.write_text(text)
+    with pytest.raises(ValueError, match=f"{header} is broken .*jaxagent kb build"):
+        open_drawings(tmp_path)
+
+
 def test_a_country_that_an_artist_has_not_drawn_is_listed(tmp_path):
     drawings = render_drawings(tmp_path, ["zz"], base="openmoji", query="twemoji")
     assert drawings.undrawn == ("zz",)
