@@ -111,12 +111,6 @@ def adopted_year(text: str) -> tuple[str, ...]:
     return (match.group(1),) if match else ()
 
 
-def since_year(text: str) -> tuple[str, ...]:
-    """The year since when the first-named person rules."""
-    match = re.match(rf"[^;()]*\(since (?:\d+ )?(?:(?:{MONTHS}) )?(\d{{4}})\b", text)
-    return (match.group(1),) if match else ()
-
-
 def only_date(text: str) -> tuple[str, ...]:
     """The one day and month in the text, and with the month first; none where there are two."""
     dates = set(re.findall(rf"\b(\d{{1,2}}) ({MONTHS})\b", text))

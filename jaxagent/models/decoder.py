@@ -10,7 +10,7 @@ forward pass and the cached one: what differs is the `attend` that it is given. 
 scans' carry.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -40,16 +40,6 @@ class Placed(NamedTuple):
 
     features: ImageFeatures
     index: Int[Array, "b t"]
-
-
-def joined(features: Sequence[ImageFeatures]) -> ImageFeatures:
-    """Features of images of different grids as one row of tokens, `i` = 1, in the order given."""
-    tokens = [part.tokens.reshape(1, -1, part.tokens.shape[-1]) for part in features]
-    deepstack = [
-        part.deepstack.reshape(part.deepstack.shape[0], 1, -1, part.deepstack.shape[-1])
-        for part in features
-    ]
-    return ImageFeatures(jnp.concatenate(tokens, 1), jnp.concatenate(deepstack, 2))
 
 
 def at_tokens(

@@ -9,11 +9,10 @@ batch is scored once, by its first verification, and after an image's first Rera
 paid for that image; otherwise searching and verifying again and again is paid each time.
 """
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jaxagent.agents import mmagent_r2, promsa
+from jaxagent.agents import mmagent_r2
 from jaxagent.scoring.infoseek import guarded_score
 from jaxagent.types import Score, Trajectory
 
@@ -107,21 +106,6 @@ class ProMSAReward:
                 "cost": -self.cost * min(state.num_calls / self.max_calls, 1.0),
             }
         )
-
-
-REWARDS: dict[str, Reward] = {mmagent_r2.NAME: MMAgentR2Reward(), promsa.NAME: ProMSAReward()}
-"""The reward of each method, with the papers' weights."""
-
-
-def method_reward(name: str) -> Reward:
-    """The default reward of the method `name`; raises ValueError for an unknown one."""
-    if name not in REWARDS:
-        near = difflib.get_close_matches(name, REWARDS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(
-            f"There is no reward for method {name!r}. Known: {', '.join(REWARDS)}.{hint}"
-        )
-    return REWARDS[name]
 
 
 def scores(reward: Reward, trajectories: Sequence[Trajectory]) -> list[Score]:

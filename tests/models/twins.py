@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from transformers import Qwen3VLForConditionalGeneration
 
-from jaxagent.models.decoder import ImageFeatures, joined
+from jaxagent.models.decoder import ImageFeatures
 from jaxagent.models.qwen3_vl import Grid, Model
 from jaxagent.models.rope import position_ids
 from jaxagent.processing.policy import Policy
@@ -100,10 +101,16 @@ def encoded(model: Model, params: Params, patches: np.ndarray, grid: Grid) -> Im
 
 
 def features(model: Model, params: Params, made: Batch) -> ImageFeatures | None:
-    """The features that `feature_index` counts in."""
+    """The features that `feature_index` counts in: one row of tokens, grid by grid."""
     if not made.images:
         return None
-    return joined([encoded(model, params, *image[::-1]) for image in made.images.items()])
+    parts = [encoded(model, params, *image[::-1]) for image in made.images.items()]
+    tokens = [part.tokens.reshape(1, -1, part.tokens.shape[-1]) for part in parts]
+    deepstack = [
+        part.deepstack.reshape(len(part.deepstack), 1, -1, part.deepstack.shape[-1])
+        for part in parts
+    ]
+    return ImageFeatures(jnp.concatenate(tokens, 1), jnp.concatenate(deepstack, 2))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -7,15 +7,12 @@ from jaxagent.agents import mmagent_r2, promsa
 from jaxagent.agents.mmagent_r2 import MMAgentR2
 from jaxagent.agents.promsa import ProMSA
 from jaxagent.scoring.metrics import (
-    Round,
     answered_right,
     entity_interval,
     identified,
     rejections,
-    retrieval_by_round,
-    split_means,
 )
-from tests.agents.dialogues import failing, play, question, tools, trajectory
+from tests.agents.dialogues import play, question
 
 R2 = mmagent_r2.method(MMAgentR2())
 PROMSA = promsa.method(ProMSA())
@@ -24,7 +21,6 @@ SECOND = '<reason>look</reason><search_call>{"image": 2}</search_call>'
 REJECT = "<reason>none</reason><rerank>None</rerank>"
 ANSWER = "<answer>N'Djamena</answer>"
 LOOK = '<tool_call>{"name": "image_search_tool"}</tool_call>'
-READ = '<tool_call>{"name": "text_search_tool", "arguments": {"query": "q"}}</tool_call>'
 
 
 def rerank(entity: str) -> str:
@@ -51,47 +47,6 @@ def test_an_answer_is_right_by_the_published_metric():
     numerical = question(kind="Numerical", answer_range=(-1.0, 1.0))
     assert answered_right(numerical, "-.5.3") == 0.0
     assert answered_right(numerical, "nothing") == 1.0
-
-
-def test_means_by_split_with_both_means_over_splits():
-    asked = [question(split=split) for split in ("unseen_question", *("unseen_entity",) * 3)]
-    means = split_means([1.0, 1.0, 0.0, 0.5], asked)
-    assert means.splits == {"unseen_entity": 0.5, "unseen_question": 1.0}
-    assert means.harmonic == pytest.approx(2 / 3)
-    assert means.micro == 0.625
-    assert split_means([1.0], asked[:1]).harmonic is None
-    assert split_means([1.0, 0.0], asked[:2]).harmonic == pytest.approx(0.0, abs=1e-9)
-    with pytest.raises(ValueError, match="0 values for 0 questions"):
-        split_means([], [])
-
-
-def test_retrieval_by_round_is_cumulative_over_samples_that_searched():
-    others = ("ro", "ad", "md", "be", "ml", "gn")
-    scripts = [
-        ([LOOK, ANSWER], ("td", *others)),  # right at once
-        ([LOOK, LOOK, ANSWER], (*others[:3], "td", *others[3:])),  # right in the second round
-        ([LOOK, ANSWER], others),  # stopped after a wrong one
-        ([ANSWER], others),  # did not search: left out
-        ([LOOK, READ, ANSWER], others),  # the evidence passage is right, too
-    ]
-    rows = [
-        trajectory(play(PROMSA, question(), script, answer=tools(ranking))[0])
-        for script, ranking in scripts
-    ]
-    assert retrieval_by_round(rows) == [
-        Round(number=1, right=0.25, stopped_wrong=0.25),
-        Round(number=2, right=0.75, stopped_wrong=0.25),
-    ]
-    assert retrieval_by_round([]) == []
-
-
-def test_a_call_that_fails_or_is_never_answered_is_a_round_without_documents():
-    broken = failing("search_pages", then=tools())
-    failed = play(PROMSA, question(), [LOOK, ANSWER], answer=broken)[0]
-    last = play(promsa.method(ProMSA(max_turns=1)), question(), [LOOK])[0]
-    assert retrieval_by_round([trajectory(failed), trajectory(last)]) == [
-        Round(number=1, right=0.0, stopped_wrong=1.0)
-    ]
 
 
 def test_the_interval_is_of_entities_not_of_questions():
