@@ -11,7 +11,6 @@ Sources: MMAgent-R2 for GRPO (token mean, symmetric clip, no KL), GSPO section 5
 ProMSA for TN-GSPO (H = 1 + calls) and its public release (H = calls, sample standard deviation).
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +29,7 @@ from jaxagent.algorithms.log_ratios import (
     token_log_ratio,
 )
 from jaxagent.algorithms.losses import Clip, Surrogate, clipped_surrogate, likelihood
+from jaxagent.suggestions import did_you_mean
 
 T = TypeVar("T")
 Old = Literal["sampler", "trainer", "current"]
@@ -88,11 +88,9 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 
 def choice(kind: str, name: str, table: Mapping[str, T]) -> T:
     """The table's entry of that name; a wrong name is a ValueError with the nearest right one."""
-    if name in table:
-        return table[name]
-    near = difflib.get_close_matches(name, table, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"There is no {kind} {name!r}. It can be {', '.join(table)}.{hint}")
+    if name not in table:
+        raise ValueError(f"There is no {kind} {name!r}. {did_you_mean(name, table)}")
+    return table[name]
 
 
 def algorithm(

@@ -6,9 +6,12 @@ into a `UserError` where a command meets the user's input, and nowhere else, so 
 its traceback.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
+
+from jaxagent.suggestions import did_you_mean
+
+__all__ = ["UserError", "did_you_mean", "sentence", "told"]
 
 
 class UserError(Exception):
@@ -33,16 +36,3 @@ def sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror.lower()}."
     return str(error) or type(error).__name__
-
-
-def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """`Did you mean 'x'?`, or the list of what is allowed when nothing is near."""
-    words = [str(known) for known in words]
-    # A dotted name is mostly mistaken in its last part, or put into the wrong group.
-    last = {known: known.rpartition(".")[2] for known in words}
-    leaves = get_close_matches(word.rpartition(".")[2], last.values(), n=1, cutoff=0.75)
-    alike = [known for known in words if leaves and last[known] == leaves[0]]
-    near = get_close_matches(word, alike or words, n=1, cutoff=0.0 if alike else 0.6)
-    if near:
-        return f"Did you mean {near[0]!r}?"
-    return f"Allowed: {', '.join(sorted(words))}."

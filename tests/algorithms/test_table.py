@@ -18,6 +18,8 @@ def test_a_wrong_name_gets_the_nearest_right_one():
         algorithm("tn-gspo")
     with pytest.raises(ValueError, match="Did you mean 'token_mean'"):
         algorithm("grpo", aggregation="tokens_mean")
+    with pytest.raises(ValueError, match="There is no algorithm 'ppo'. Allowed: grpo, gspo, sft, "):
+        algorithm("ppo")
 
 
 def test_a_horizon_needs_an_algorithm_that_has_one():
