@@ -43,11 +43,13 @@ from jaxagent.types import (
     Dialogue,
     ImageRef,
     Passage,
+    Progress,
     Question,
     Score,
     Split,
     Trajectory,
     Turn,
+    silent,
 )
 
 Row = Mapping
@@ -56,14 +58,8 @@ Sampler = Callable[[Sequence[Question]], Sequence[Sequence[Trajectory]]]
 """Questions to the dialogues of each."""
 Towers = Callable[[Sequence[str]], Mapping[str, Float[np.ndarray, " e"]]]
 """Image keys to unit vectors."""
-Progress = Callable[[str, int, int], None]
-"""Called with what is being made, how many are done and how many there are."""
 POOL = 15
 """Entities of the retriever's pool in which ranks are looked for: the papers' K (1 + rej_max)."""
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Shows nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,12 @@ class ImageRef:
 Part = str | ImageRef
 Images = Callable[[str], UInt8[np.ndarray, "y x 3"]]
 """Key -> RGB pixels; raises KeyError with the key when there is no such image."""
+Progress = Callable[[str, int, int], None]
+"""Called with what is being made, how many are done and how many there are."""
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """`Progress` that nobody watches."""
 
 
 @dataclass(frozen=True, kw_only=True)

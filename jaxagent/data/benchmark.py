@@ -23,10 +23,9 @@ from jaxagent.data.config import FlagsConfig
 from jaxagent.data.drawings import ARTISTS, Drawings, render_drawings
 from jaxagent.data.factbook import FACTBOOK, passages, read_countries
 from jaxagent.data.lookalikes import same_flags
-from jaxagent.data.packages import Progress, silent
 from jaxagent.data.questions import SPLITS, entity_splits, make_questions
 from jaxagent.data.relations import RELATIONS, search_phrase
-from jaxagent.types import Passage, Question, Split
+from jaxagent.types import Passage, Progress, Question, Split, silent
 
 VERSION = 1
 HEADER, DRAFT, DATA = "benchmark.json", "benchmark.draft.json", "data"

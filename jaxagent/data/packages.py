@@ -6,16 +6,8 @@ this one. Only their files are used: importing them would run code that we do no
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being made, how many are done and how many there are."""
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Shows nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import dataclasses
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
@@ -30,13 +30,11 @@ from jaxagent.retrieval.index import build_index, open_index, save_index
 from jaxagent.retrieval.lexical import LexicalIndex
 from jaxagent.retrieval.names import unique_names
 from jaxagent.retrieval.text_index import DenseTextIndex, TextIndex, VectorCache
-from jaxagent.types import Images, Passage
+from jaxagent.types import Images, Passage, Progress, silent
 
 VERSION = 1
 IMAGES_PER_BLOCK = 256
 PASSAGES_PER_BLOCK = 1024
-Progress = Callable[[str, int, int], None]
-"""Called with what is being encoded, how many are done and how many there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +80,7 @@ def build(
     images: Images,
     encoders: Encoders,
     config: KnowledgeBaseConfig | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> KnowledgeBase:
     """A new base in `folder`, opened.
 

@@ -8,7 +8,7 @@ index means; its card says so.
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -29,11 +29,11 @@ from jaxagent.retrieval.image_encoder import read_image_encoder, save_image_enco
 from jaxagent.retrieval.index import Index, IndexConfig, build_index
 from jaxagent.training.contrastive import ContrastiveConfig, Embed, Pairs, train
 from jaxagent.trees import Params, num_parameters
+from jaxagent.types import Progress, silent
 
 TOPS = (1, 5, 15)
 MEASURED_FROM = 1_000_000
 """Seed of the first view that recall is measured on; training takes seeds from 0."""
-Progress = Callable[[str, int, int], None]
 Keys = Sequence[Sequence[str]]
 """One row an entity, one key a view."""
 
@@ -61,10 +61,6 @@ class TrainedEncoder(NamedTuple):
     params: Params
     losses: list[float]
     num_entities: int
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Progress that nobody watches."""
 
 
 def training_keys(entities: Sequence[str], artist: str, config: ImageEncoderConfig) -> Keys:

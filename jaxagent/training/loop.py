@@ -24,8 +24,8 @@ from jaxagent.training.step import Learner, NonFiniteGradient, Update
 from jaxagent.training.writer import Writer
 from jaxagent.trees import flat
 
-Progress = Callable[[str, int, int, str], None]
-"""Called with what is done, how many steps are, of how many, and a note."""
+NotedProgress = Callable[[str, int, int, str], None]
+"""`Progress` with a note, such as how long a step takes."""
 
 
 class Stepped(NamedTuple):
@@ -70,7 +70,7 @@ def run(
     config: Run,
     *,
     begin: Callable[[], object] = lambda: None,
-    progress: Progress = lambda what, done, total, note: None,
+    progress: NotedProgress = lambda what, done, total, note: None,
 ) -> Finished:
     """The learner after the run, resumed from the newest checkpoint when there is one.
 

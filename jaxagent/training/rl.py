@@ -21,7 +21,7 @@ from jaxagent.rollout.loop import Rollout
 from jaxagent.rollout.sampling import Sampling
 from jaxagent.scoring.rewards import Reward, scores
 from jaxagent.training.batch import MicroBatch, PictureSource, Shape, micro_batches
-from jaxagent.training.loop import Finished, Progress, Run, Stepped, run, updated
+from jaxagent.training.loop import Finished, NotedProgress, Run, Stepped, run, updated
 from jaxagent.training.pictures import FROZEN_VERSION
 from jaxagent.training.samples import Sample, sample
 from jaxagent.training.step import Learner, Update, merged
@@ -136,7 +136,7 @@ def train_rl(
     config: RLConfig,
     to: Run,
     watch: Callable[[int, Scored], None] = lambda step, scored: None,
-    progress: Progress = lambda what, done, total, note: None,
+    progress: NotedProgress = lambda what, done, total, note: None,
 ) -> Finished:
     """The learner after policy optimisation.
 

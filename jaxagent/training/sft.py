@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxagent.training.batch import PictureSource, Shape, micro_batches
-from jaxagent.training.loop import Finished, Progress, Run, Stepped, run, updated
+from jaxagent.training.loop import Finished, NotedProgress, Run, Stepped, run, updated
 from jaxagent.training.samples import Sample, sample, until_first_verdicts, verdicts
 from jaxagent.training.step import Learner, Update, merged
 from jaxagent.trees import Params
@@ -65,7 +65,7 @@ def train_sft(
     ladder: Sequence[Shape],
     config: SFTConfig,
     to: Run,
-    progress: Progress = lambda what, done, total, note: None,
+    progress: NotedProgress = lambda what, done, total, note: None,
 ) -> Finished:
     """The learner after supervised training.
 
