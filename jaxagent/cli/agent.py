@@ -1,9 +1,12 @@
 """An agent put together from a config, and its evaluation: what train, evaluate and sweep share."""
 
 import dataclasses
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +15,7 @@ from ml_collections import ConfigDict
 
 from jaxagent.cli import build
 from jaxagent.cli.cold_start import new_policy
+from jaxagent.cli.costs import add_costs
 from jaxagent.cli.errors import told
 from jaxagent.cli.progress import Progress
 from jaxagent.cli.records import record
@@ -20,11 +24,16 @@ from jaxagent.evaluation import Protocol, chosen, evaluated
 from jaxagent.processing.policy import Policy
 from jaxagent.rollout.config import RolloutConfig
 from jaxagent.rollout.engine import Engine
+from jaxagent.rollout.loop import PromptError
 from jaxagent.rollout.sampling import Sampling
+from jaxagent.rollout.tools import ToolFailure
 from jaxagent.scoring.rewards import Reward
 from jaxagent.training.warm_start import tower_vectors
 from jaxagent.trees import Params
 from jaxagent.types import Question, Trajectory
+
+ROLLOUT_ERRORS = (PromptError, ToolFailure)
+"""What a rollout raises that a field of the config can mend."""
 
 
 class AgentWithParams(NamedTuple):
@@ -69,14 +78,16 @@ class Agent:
         engine = self.engine(sampling=Sampling(temperature=settings.temperature))
 
         def sample(questions: Sequence[Question]) -> list[list[Trajectory]]:
-            return engine.run(
-                params,
-                questions,
-                samples=settings.samples,
-                seed=self.config.seed,
-                step=0,
-                version=0,
-            ).trajectories
+            with told(*ROLLOUT_ERRORS):
+                rollout = engine.run(
+                    params,
+                    questions,
+                    samples=settings.samples,
+                    seed=self.config.seed,
+                    step=0,
+                    version=0,
+                )
+            return rollout.trajectories
 
         return evaluated(
             self.questions_asked(),
@@ -123,9 +134,17 @@ def assemble(
     config: ConfigDict, world: build.World, folder: WorkFolder, progress: Progress
 ) -> AgentWithParams:
     """The agent and the parameters that it starts from; a new policy is made and warmed up."""
-    new = config.model.folder == "new"
-    loaded = build.policy(
-        config, folder=new_policy(config, world, folder, progress) if new else None
-    )
+    make = partial(new_policy, config, world, folder, progress)
+    new = timed_policy(folder, make) if config.model.folder == "new" else None
+    loaded = build.policy(config, folder=new)
     agent = Agent(config=config, world=world, policy=loaded.policy, reward=build.reward(config))
     return AgentWithParams(agent, loaded.params)
+
+
+def timed_policy(folder: WorkFolder, make: Callable[[], Path]) -> Path:
+    """The folder of a new policy; what making it took is kept with the run's costs."""
+    started, there = time.monotonic(), folder.policy.exists()
+    path = make()
+    if not there:
+        add_costs(folder.costs, {"policy_seconds": time.monotonic() - started})
+    return path

@@ -1,7 +1,10 @@
 """Everything that a config can be told wrong of, before anything is built or written.
 
-Each group becomes its layer's record once; the parts of a run make the same records again where
-they need them.
+    checked_base ─► checked_agent ─► checked_training       each holds the one before it
+
+What the update needs is asked of a training alone, so that a policy can be evaluated on a machine
+with other devices. Each group becomes its layer's record once; the parts of a run make the same
+records again where they need them.
 """
 
 from dataclasses import dataclass
@@ -13,6 +16,7 @@ from jaxagent.algorithms.table import Algorithm, algorithm
 from jaxagent.cli import build
 from jaxagent.cli.errors import UserError, told
 from jaxagent.cli.records import at, check, record
+from jaxagent.cli.work import local_path
 from jaxagent.data.tiny_policy import PolicySizes
 from jaxagent.retrieval.knowledge_base import KnowledgeBaseConfig
 from jaxagent.rollout.config import RolloutConfig
@@ -66,6 +70,8 @@ LEAST = {
     "data.image_side": 8,
     "data.questions": 0,
     "data.flags.views": 1,
+    "data.flags.val_entities": 1,
+    "data.flags.test_entities": 1,
     "retrieval.measured": 1,
     "packing.chunk": 1,
     "warm_start.steps": 0,
@@ -88,15 +94,28 @@ LEAST = {
 """The least value of fields whose record does not know one."""
 
 
-def checked(config: ConfigDict) -> ConfigDict:
-    """The config itself; UserError names the first group or field that does not fit."""
+def checked_base(config: ConfigDict) -> ConfigDict:
+    """The config itself; UserError names what does not fit in the base, or any number too small."""
     for name, least in LEAST.items():
         *path, last = name.split(".")
         if (value := at(config, ".".join(path))[last]) < least:
             raise UserError(f"config.{name} is {value!r}; it must be at least {least}.")
+    for name in ("val_facts", "test_facts"):
+        if (value := config.data.flags[name]) <= 0:
+            raise UserError(
+                f"config.data.flags.{name} is {value!r}; it must be above 0, or a split is empty."
+            )
+    for group, folder in (("data", config.data.folder), ("model", config.model.folder)):
+        local_path(folder, f"config.{group}.folder")
     check(config.data.families, tuple[Family, ...], "data.families")
     record(build.chosen(config.data.name, build.DATA, "data.name"), config, "data.flags")
     record(KnowledgeBaseConfig, config, "retrieval")
+    return config
+
+
+def checked_agent(config: ConfigDict) -> ConfigDict:
+    """The config itself; UserError names what does not fit in the agent or its evaluation."""
+    checked_base(config)
     build.method(config)
     build.reward(config)
     build.chosen(config.method.summariser, build.SUMMARISERS, "method.summariser")
@@ -104,16 +123,24 @@ def checked(config: ConfigDict) -> ConfigDict:
     record(PolicySizes, config, "model.sizes")
     if model.folder != "new":
         build.policy_folder(model.folder, config.method.name)
-    rollout = record(RolloutConfig, config, "rollout")
+    record(RolloutConfig, config, "rollout")
     evaluation = record(EvaluationConfig, config, "evaluation")
+    with told(ValueError):
+        Sampling(temperature=evaluation.temperature)
     record(WarmStart, config, "warm_start")
+    return config
+
+
+def checked_training(config: ConfigDict) -> ConfigDict:
+    """The config itself; UserError names what does not fit in a training on these devices."""
+    checked_agent(config)
+    rollout = record(RolloutConfig, config, "rollout")
     record(OptimizerConfig, config, "optimizer")
     record(SFTConfig, config, "sft", seed=config.seed)
     record(Demonstrations, config, "sft", seed=config.seed)
     record(RLConfig, config, "rl", seed=config.seed)
     chosen_algorithm(config)
     with told(ValueError):
-        Sampling(temperature=evaluation.temperature)
         if config.rl.steps:
             check_sampling(rollout.sampling)
         mesh = make_mesh(record(MeshSizes, config, "sharding"))

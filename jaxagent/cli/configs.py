@@ -9,12 +9,12 @@ import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from uuid import uuid4
 
 from ml_collections import ConfigDict
 
 import configs
 from jaxagent.cli.errors import UserError, did_you_mean
+from jaxagent.cli.json_files import write_json
 
 Value = bool | int | float | str | tuple
 Json = Value | list | dict | None
@@ -124,6 +124,17 @@ def flat(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Value]]:
             yield f"{prefix}{name}", value
 
 
+def differences(config: ConfigDict, other: ConfigDict) -> dict[str, Value]:
+    """The fields of `config` whose values are not those of `other`."""
+    values = dict(flat(other))
+    return {name: value for name, value in flat(config) if values[name] != value}
+
+
+def were(values: Mapping[str, Value]) -> str:
+    """`a.b was 1, c was 'x'`: the first three values, for a message."""
+    return ", ".join(f"{name} was {value!r}" for name, value in list(values.items())[:3])
+
+
 def flattened_text(config: ConfigDict) -> str:
     """One `a.b.c: value` line a field."""
     return "".join(f"{name}: {value!r}\n" for name, value in flat(config))
@@ -131,9 +142,7 @@ def flattened_text(config: ConfigDict) -> str:
 
 def save_config(config: ConfigDict, path: Path) -> None:
     """Writes the fields into `path`, there as a whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.{uuid4().hex[:8]}.part")
-    unfinished.write_text(json.dumps(dict(flat(config)), indent=1) + "\n")
-    unfinished.replace(path)
+    write_json(path, dict(flat(config)))
 
 
 def saved_config(path: Path) -> ConfigDict:

@@ -7,12 +7,13 @@ from ml_collections import ConfigDict
 
 from jaxagent.cli import build
 from jaxagent.cli.agent import assemble
-from jaxagent.cli.checks import checked
+from jaxagent.cli.checks import checked_agent
 from jaxagent.cli.configs import apply, config_flags, read_config, saved_config
 from jaxagent.cli.errors import UserError
 from jaxagent.cli.progress import Bars
 from jaxagent.cli.tables import text_table
 from jaxagent.cli.work import WorkFolder, open_work_folder
+from jaxagent.data.questions import SPLITS
 from jaxagent.evaluation import summary, write_rows
 from jaxagent.report.run import by_split, by_type
 
@@ -24,7 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    config = checked(wanted_config(options, rest))
+    config = checked_agent(wanted_config(options, rest))
+    if not config.evaluation.splits:
+        raise UserError(
+            "config.evaluation.splits is (), so nothing is asked. Give at least one of "
+            f"{', '.join(SPLITS)}."
+        )
     folder = open_work_folder(options.workdir)
     with Bars() as bars:
         world = build.open_world(config, folder, bars)

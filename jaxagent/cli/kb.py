@@ -5,15 +5,16 @@ views of the base's own drawings, and leaves its weights and its card in `<workd
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from jaxagent.cli import build
+from jaxagent.cli.checks import checked_base
 from jaxagent.cli.configs import config_flags, read_config
 from jaxagent.cli.errors import UserError, told
+from jaxagent.cli.json_files import read_json, write_json
 from jaxagent.cli.progress import Bars
 from jaxagent.cli.records import record
 from jaxagent.cli.work import WorkFolder, open_work_folder
@@ -26,6 +27,7 @@ from jaxagent.training.image_encoder import ImageEncoderConfig, train_image_enco
 from jaxagent.types import Split
 
 TOPS = (1, 5, 15)
+RECALL = "recall.json"
 ACTIONS = {
     "build": "make the benchmark and the base",
     "info": "tell what they hold",
@@ -40,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    config = read_config(options.config, config_flags(rest))
+    config = checked_base(read_config(options.config, config_flags(rest)))
     if options.action == "info":
-        print(info(build.kb_folder(config, Path(options.workdir))))
+        print(info(build.kb_folder(config, WorkFolder.at(options.workdir).root)))
         return 0
     folder = open_work_folder(options.workdir)
     if options.action == "encoder":
@@ -50,7 +52,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
         figures = measured_recall(world, count=config.retrieval.measured, progress=bars)
-    (world.benchmark.folder / "recall.json").write_text(json.dumps(figures, indent=1) + "\n")
+    write_json(world.benchmark.folder / RECALL, figures)
     print(info(world.benchmark.folder))
     return 0
 
@@ -85,7 +87,8 @@ def measured_recall(
     """R@k of the image search by split, over the images of `count` one-image questions each."""
     figures = {}
     for done, split in enumerate(SPLITS, 1):
-        found = world.questions(split, families=("single", "bridge"))
+        with told(ValueError):
+            found = world.questions(split, families=("single", "bridge"))
         figures[split] = recall(world.base, found[:count], TOPS) if found else {}
         progress("retriever's recall", done, len(SPLITS))
     return figures
@@ -99,9 +102,9 @@ def info(folder: Path) -> str:
     if missing:
         keys = ", ".join(row["image"] for row in missing)
         lines.append(f"Unreadable images of the base, not replaced: {keys}")
-    figures = folder / "recall.json"
-    if figures.exists():
-        lines += recall_lines(json.loads(figures.read_text()))
+    if (folder / RECALL).exists():
+        remedy = "`jaxagent kb build` writes it again."
+        lines += recall_lines(read_json(folder / RECALL, "record of recall", remedy=remedy))
     return "\n".join(lines)
 
 

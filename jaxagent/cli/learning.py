@@ -6,7 +6,7 @@ A stage whose result lies in the folder is not run again, so the same command go
 """
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from jaxagent.algorithms.table import Algorithm, algorithm
 from jaxagent.cli import build
-from jaxagent.cli.agent import Agent
+from jaxagent.cli.agent import ROLLOUT_ERRORS, Agent
 from jaxagent.cli.checks import chosen_algorithm, ladder
 from jaxagent.cli.cold_start import lessons
 from jaxagent.cli.errors import UserError, told
@@ -26,11 +26,12 @@ from jaxagent.report.run import read_scalars
 from jaxagent.rollout.engine import Engine
 from jaxagent.sharding import MeshSizes, make_mesh, policy_rules
 from jaxagent.training.batch import PictureSource, Shape
+from jaxagent.training.checkpoint import CheckpointError
 from jaxagent.training.loop import Finished, Run
 from jaxagent.training.optimizer import OptimizerConfig, make_optimizer
 from jaxagent.training.pictures import frozen_pictures, patch_pictures
 from jaxagent.training.rl import RLConfig, engine_sampler, train_rl
-from jaxagent.training.sft import SFTConfig, shuffled, train_sft
+from jaxagent.training.sft import SFTConfig, TraceSource, shuffled, train_sft
 from jaxagent.training.step import StepConfig, Update, merged
 from jaxagent.trees import Params
 from jaxagent.weights.folder import write_policy
@@ -82,7 +83,9 @@ def trained(agent: Agent, params: Params, folder: WorkFolder, bars: Bars) -> Tra
             template=agent.policy.folder,
             dtype=config.model.saved_dtype,
         )
-    return Trained(params=params, before=before, after=after, scalars=read_scalars(folder.metrics))
+    with told():
+        scalars = read_scalars(folder.metrics)
+    return Trained(params=params, before=before, after=after, scalars=scalars)
 
 
 def rounded(params: Params, dtype: str) -> Params:
@@ -99,7 +102,8 @@ def evaluated_once(
     path = folder.dialogues(when)
     if not path.exists():
         write_rows(path, agent.evaluate(params, progress=partial(bars, note=when)))
-    return read_rows(path)
+    with told():
+        return read_rows(path)
 
 
 @dataclass(frozen=True)
@@ -131,26 +135,35 @@ class Learning:
     def supervised(self, params: Params) -> Params:
         """The parameters after SFT on the expert's traces."""
         settings = self.config.sft
-        with told(ValueError):
-            traces = shuffled(
-                list(lessons(self.config, self.agent.world, self.agent.policy, self.bars)),
-                self.record(SFTConfig, "sft"),
-            )
         no_and_yes = [self.agent.policy.chat.plain(word)[0] for word in ("no", "yes")]
         update = self.update(
             algorithm("sft"), settings.steps, temperature=1.0, verdict_ids=tuple(no_and_yes)
         )
-        finished = train_sft(
-            update.learner(params),
-            update=update,
-            traces=traces,
-            pictures=self.pictures,
-            ladder=self.ladder,
-            config=self.record(SFTConfig, "sft"),
-            to=self.run("sft", settings.steps, settings.minutes),
-            progress=self.bars,
-        )
+        with told(CheckpointError):
+            finished = train_sft(
+                update.learner(params),
+                update=update,
+                traces=self.traces(),
+                pictures=self.pictures,
+                ladder=self.ladder,
+                config=self.record(SFTConfig, "sft"),
+                to=self.run("sft", settings.steps, settings.minutes),
+                progress=self.bars,
+            )
         return self.params(finished)
+
+    def traces(self) -> TraceSource:
+        """Batches of the expert's traces, which are made when the first batch is asked for."""
+
+        @cache
+        def made() -> TraceSource:
+            with told(ValueError, *ROLLOUT_ERRORS):
+                return shuffled(
+                    list(lessons(self.config, self.agent.world, self.agent.policy, self.bars)),
+                    self.record(SFTConfig, "sft"),
+                )
+
+        return lambda step: made()(step)
 
     def optimised(self, params: Params) -> Params:
         """The parameters after policy optimisation."""
@@ -164,18 +177,19 @@ class Learning:
             settings.steps * limits.epochs * limits.minibatches,
             temperature=self.config.rollout.sampling.temperature,
         )
-        finished = train_rl(
-            update.learner(params),
-            update=update,
-            questions=build.training_questions(self.config, self.agent.world),
-            sample_groups=lambda params, *rest: sampler(self.computed(params), *rest),
-            reward=self.agent.reward,
-            pictures=self.pictures,
-            ladder=self.ladder,
-            config=limits,
-            to=self.run("rl", settings.steps, settings.minutes),
-            progress=self.bars,
-        )
+        with told(CheckpointError, *ROLLOUT_ERRORS):
+            finished = train_rl(
+                update.learner(params),
+                update=update,
+                questions=build.training_questions(self.config, self.agent.world),
+                sample_groups=lambda params, *rest: sampler(self.computed(params), *rest),
+                reward=self.agent.reward,
+                pictures=self.pictures,
+                ladder=self.ladder,
+                config=limits,
+                to=self.run("rl", settings.steps, settings.minutes),
+                progress=self.bars,
+            )
         return self.params(finished)
 
     def record(self, kind: type, path: str):

@@ -9,15 +9,8 @@ cold start that ships with the package, and at most 200 questions are asked befo
 import argparse
 from collections.abc import Sequence
 
-from jaxagent.cli import build
-from jaxagent.cli.agent import assemble
-from jaxagent.cli.checks import checked
 from jaxagent.cli.configs import config_flags, read_config
-from jaxagent.cli.learning import trained
-from jaxagent.cli.progress import Bars
-from jaxagent.cli.report import page_of_run
-from jaxagent.cli.work import claim, open_work_folder
-from jaxagent.report.run import headlines, scalar_curves
+from jaxagent.cli.train import run_and_report
 
 EXPERIMENT = "flags_mmagent_r2_grpo"
 USUAL = {"rl.minutes": 4.0, "evaluation.questions": 200}
@@ -52,16 +45,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     sizes = SHORT if options.short else USUAL
-    config = read_config(EXPERIMENT, sizes | config_flags(rest))
-    folder = open_work_folder(options.workdir)
-    claim(folder, checked(config))
-    with Bars() as bars:
-        world = build.open_world(config, folder, bars)
-        agent, params = assemble(config, world, folder, bars)
-        result = trained(agent, params, folder, bars)
-    page = page_of_run(folder, config, output=folder.report)
-    print()
-    for figure in headlines(result.before, result.after, list(scalar_curves(result.scalars))):
-        print(f"{figure.label}: {figure.value} ({figure.note})")
-    print(f"Report: {page}")
+    run_and_report(read_config(EXPERIMENT, sizes | config_flags(rest)), options.workdir)
     return 0

@@ -2,27 +2,37 @@
 
 Each row runs in `<workdir>/<name>` with its own resume; all share `<workdir>/kb` and the
 compilation cache, and rows that begin alike share the evaluation before training. A row that is in
-the results file already is skipped, so the same command goes on after a stop.
+the results file already is skipped, so the same command goes on after a stop; one that is there
+with other fields is refused.
 """
 
 import argparse
 import hashlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from jaxagent.cli import build
 from jaxagent.cli.agent import assemble
-from jaxagent.cli.checks import checked
-from jaxagent.cli.configs import config_flags, experiment, experiment_name, flat, read_config
+from jaxagent.cli.checks import checked_training
+from jaxagent.cli.configs import (
+    as_tuple,
+    config_flags,
+    differences,
+    experiment,
+    experiment_name,
+    flat,
+    read_config,
+    were,
+)
 from jaxagent.cli.errors import UserError, told
 from jaxagent.cli.learning import trained
+from jaxagent.cli.pages import versions
 from jaxagent.cli.progress import Bars
-from jaxagent.cli.report import versions
-from jaxagent.cli.work import WorkFolder, claim, open_work_folder
+from jaxagent.cli.work import WorkFolder, claim, local_path, open_work_folder
 from jaxagent.evaluation import read_rows, write_rows
 from jaxagent.json_lines import append_line
 from jaxagent.report.results import read_results, result_line
@@ -39,24 +49,39 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     changes = config_flags(rest)
     config = experiment_name(options.config)
     rows = wanted_rows(config, options.only)
-    for row in rows:
-        checked(read_config(config, changes | {k: v for k, v in row.items() if k != "name"}))
+    wanted = {row.pop("name"): changes | row for row in rows}
+    for fields in wanted.values():
+        checked_training(read_config(config, fields))
     root, results = open_work_folder(options.workdir), open_results(options.results)
-    with told(ValueError):
-        done = {(line["config"], line["name"]) for line in read_results(results)}
-    for at, row in enumerate(rows, 1):
-        name = row.pop("name")
-        print(f"[{at}/{len(rows)}] {name}", flush=True)
-        if (config, name) in done:
+    done = names_done(results, config, wanted)
+    for at, (name, fields) in enumerate(wanted.items(), 1):
+        print(f"[{at}/{len(wanted)}] {name}", flush=True)
+        if name in done:
             print("  is in the results file already")
             continue
-        append_line(results, finished_row(config, name, changes | row, root))
+        append_line(results, finished_row(config, name, fields, root))
     return 0
+
+
+def names_done(results: Path, config: str, wanted: Mapping[str, Mapping]) -> set[str]:
+    """The wanted rows that the results file holds; UserError when one was run with other fields."""
+    with told(ValueError):
+        lines = [line for line in read_results(results) if line["config"] == config]
+    found = {line["name"]: line["changes"] for line in lines if line["name"] in wanted}
+    for name, changes in found.items():
+        fields = {field: as_tuple(value) for field, value in changes.items()}
+        begun = differences(read_config(config, fields), read_config(config, wanted[name]))
+        if begun:
+            raise UserError(
+                f"{results} holds the row {name} with other fields ({were(begun)}). Give the same "
+                "fields to go on with that sweep, or another file with --results."
+            )
+    return set(found)
 
 
 def open_results(path: str) -> Path:
     """The results file, made when missing and known to be writable before anything is run."""
-    results = Path(path).expanduser()
+    results = local_path(path, "--results")
     try:
         results.parent.mkdir(parents=True, exist_ok=True)
         results.open("a").close()
@@ -91,7 +116,8 @@ def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -
     claim(folder, config)
     shared = root.root / "evaluation" / f"{start_key(config)}.jsonl"
     if shared.exists() and not folder.dialogues("before").exists():
-        write_rows(folder.dialogues("before"), read_rows(shared))
+        with told():
+            write_rows(folder.dialogues("before"), read_rows(shared))
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
         agent, params = assemble(config, world, folder, bars)

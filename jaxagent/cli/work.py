@@ -7,17 +7,19 @@ policy/                a new policy as it began (Hugging Face format)
 trained/               the policy after training (Hugging Face format)
 evaluation/            before.jsonl and after.jsonl, one dialogue a line
 compiled/              JAX's persistent compilation cache
+costs.json             what the run cost
 report.html
 """
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import jax
 from ml_collections import ConfigDict
 
-from jaxagent.cli.configs import flat, save_config, saved_config
+from jaxagent.cli.configs import differences, save_config, saved_config, were
 from jaxagent.cli.errors import UserError
 
 
@@ -30,7 +32,7 @@ class WorkFolder:
     @classmethod
     def at(cls, path: str) -> "WorkFolder":
         """The folder's paths; nothing is made or checked."""
-        return cls(Path(path).expanduser().absolute())
+        return cls(local_path(path, "--workdir").absolute())
 
     @property
     def config(self) -> Path:
@@ -49,8 +51,16 @@ class WorkFolder:
         return self.logs / "metrics.jsonl"
 
     @property
+    def policy(self) -> Path:
+        return self.root / "policy"
+
+    @property
     def trained(self) -> Path:
         return self.root / "trained"
+
+    @property
+    def costs(self) -> Path:
+        return self.root / "costs.json"
 
     @property
     def report(self) -> Path:
@@ -61,15 +71,23 @@ class WorkFolder:
         return self.root / "evaluation" / f"{when}.jsonl"
 
 
+def local_path(path: str, name: str) -> Path:
+    """A path on this machine; an address such as `gs://bucket/run` would become a folder `gs:`."""
+    if "://" in path:
+        raise UserError(
+            f"{name} is {path!r}, an address; it must be a path on this machine. Mount the bucket "
+            "(gcsfuse) and give the path below the mount."
+        )
+    return Path(path).expanduser()
+
+
 def open_work_folder(path: str) -> WorkFolder:
     """The folder, made when missing and known to be writable; JAX's compilations are kept in it."""
     folder = WorkFolder.at(path)
     root = folder.root
     try:
         root.mkdir(parents=True, exist_ok=True)
-        probe = root / ".writable"
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=root).close()
     except OSError as error:
         raise UserError(
             f"The work folder {root} cannot be written: {error.strerror}. "
@@ -91,11 +109,9 @@ def claim(folder: WorkFolder, config: ConfigDict) -> None:
     if not folder.config.exists():
         save_config(config, folder.config)
         return
-    begun, wanted = dict(flat(saved_config(folder.config))), dict(flat(config))
-    changed = [name for name in begun if begun[name] != wanted[name]]
-    if changed:
-        shown = ", ".join(f"{name} was {begun[name]!r}" for name in changed[:3])
+    begun = differences(saved_config(folder.config), config)
+    if begun:
         raise UserError(
-            f"The work folder {folder.root} holds a training with another config ({shown}). "
+            f"The work folder {folder.root} holds a training with another config ({were(begun)}). "
             "Give the same fields to resume it, or another --workdir."
         )

@@ -3,7 +3,8 @@
 A line holds the figures of one run and the outcome of every evaluated question before and after, so
 that intervals can be drawn again from the file alone:
 
-    {"name": "grpo-0", "config": …, "seed": 0, "minutes": …, "steps": …, "reward": [first, last],
+    {"name": "grpo-0", "config": …, "changes": {field: value}, "seed": 0, "minutes": …,
+     "steps": …, "reward": [first, last],
      "before": {split: figures}, "after": {split: figures},
      "outcomes": {split: {data_id: [entity, reward, reward after, accuracy, …, ident., …]}}}
 
@@ -25,7 +26,7 @@ from jaxagent.report.run import METRICS, ends, label
 from jaxagent.scoring.metrics import Interval, entity_interval
 
 KEPT = ("dialogues", *METRICS)
-GROUPED = ("before", "after", "outcomes", "versions")
+GROUPED = ("changes", "before", "after", "outcomes", "versions")
 FIELDS = ("name", "config", "minutes", "steps", *GROUPED)
 """What a line is read for; those of `GROUPED` are objects."""
 PAIRS = {"reward": "reward", "accuracy": "accuracy", "ident": "identified"}

@@ -8,14 +8,18 @@ from pathlib import Path
 import jax
 import pytest
 
+from jaxagent.cli import learning
 from jaxagent.cli.configs import read_config, save_config
 from jaxagent.cli.main import main
 from jaxagent.data.benchmark import benchmark_texts
 from jaxagent.data.drawings import Drawings
 from jaxagent.data.tiny_policy import PolicySizes, make_policy_folder
+from jaxagent.json_lines import write_lines
 from jaxagent.models.conv_encoder import ConvEncoderConfig, Model
 from jaxagent.processing.policy import load_policy
 from jaxagent.retrieval.image_encoder import save_image_encoder
+from jaxagent.training.checkpoint import CheckpointError, Checkpoints
+from jaxagent.training.loop import Finished
 
 EXPERIMENT = "flags_mmagent_r2_grpo"
 COUNTRIES = "td,ro,fr,it,de,be,ie,ci,ml,gn,pe,at,lv,pl,id,ng"
@@ -91,6 +95,14 @@ def test_kb_tells_what_it_holds_and_how_hard_it_is(capsys, work):
 
 def test_kb_info_of_nothing_says_how_to_build(capsys, tmp_path):
     assert "kb build" in refused(capsys, "kb", "info", "--workdir", str(tmp_path))
+
+
+def test_kb_info_of_a_torn_record_of_recall_says_how_to_write_it_again(capsys, work, tmp_path):
+    shutil.copytree(work / "kb", tmp_path / "kb")
+    (tmp_path / "kb" / "recall.json").write_text('{"unseen_ent')
+    message = refused(capsys, "kb", "info", "--workdir", str(tmp_path))
+    assert "recall.json is broken" in message
+    assert "`jaxagent kb build` writes it again" in message
 
 
 def test_a_base_of_another_config_is_refused(capsys, work):
@@ -173,6 +185,58 @@ def test_evaluating_a_training_that_was_killed_says_so(capsys, work, tmp_path):
     config = read_config(EXPERIMENT, {})
     save_config(config, tmp_path / "config.json")
     assert "has not ended" in refused(capsys, "evaluate", "--workdir", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "words", [["evaluate"], ["train"], ["train", "--config.evaluation.when=()"]]
+)
+def test_a_prompt_that_does_not_fit_is_the_users_to_mend(capsys, work, tmp_path, words):
+    command, *more = words
+    flags = [*agent_flags(work), "--config.rollout.context=64", *more]
+    message = refused(capsys, command, "--workdir", str(tmp_path), *flags)
+    assert "leaves no room in rollout.context = 64. Raise it" in message
+
+
+def test_a_torn_evaluation_before_training_is_named(capsys, work, tmp_path):
+    torn = tmp_path / "evaluation" / "before.jsonl"
+    torn.parent.mkdir()
+    torn.write_text('{"id": "q0#0", "da')
+    message = refused(capsys, "train", "--workdir", str(tmp_path), *agent_flags(work))
+    assert f"The last line of {torn} is torn. Delete the file" in message
+
+
+@pytest.mark.parametrize("changes", [["rl.steps=0", "sft.steps=1"], ["rl.steps=1"]])
+def test_checkpoints_of_another_policy_are_refused(capsys, work, tmp_path, monkeypatch, changes):
+    def restore(self, learner):
+        raise CheckpointError("Checkpoint 1 was saved beside other frozen parameters.")
+
+    monkeypatch.setattr(Checkpoints, "restore", restore)
+    flags = [f"--config.{one}" for one in ("evaluation.when=()", *changes)]
+    message = refused(capsys, "train", "--workdir", str(tmp_path), *agent_flags(work), *flags)
+    assert "beside other frozen parameters" in message
+
+
+def test_supervised_training_makes_traces_when_it_asks_for_them(
+    capsys, work, tmp_path, monkeypatch
+):
+    """One that has finished asks for none: see `test_loop`."""
+    asked, made = [], []
+
+    def train_sft(learner, *, traces, to, **_):
+        write_lines(to.folder / "logs" / "metrics.jsonl", [])
+        for step in asked:
+            traces(step)
+        return Finished(learner, 1, "done")
+
+    monkeypatch.setattr(learning, "train_sft", train_sft)
+    monkeypatch.setattr(learning, "lessons", lambda *_: made.append("once") or [])
+    flags = ["sft.steps=1", "rl.steps=0", "evaluation.when=()"]
+    words = ["train", *agent_flags(work), *(f"--config.{one}" for one in flags), "--workdir"]
+    assert run(capsys, *words, str(tmp_path / "finished"))[0] == 0
+    assert made == []
+    asked.append(0)
+    assert "0 traces do not fill" in refused(capsys, *words, str(tmp_path / "begun"))
+    assert made == ["once"]
 
 
 @pytest.mark.slow

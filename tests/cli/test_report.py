@@ -2,13 +2,17 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
 
-from jaxagent.cli import report
-from jaxagent.cli.configs import read_config, save_config
+from jaxagent.cli import cards
+from jaxagent.cli.configs import config_flags, read_config, save_config
+from jaxagent.cli.costs import add_costs
 from jaxagent.cli.main import main
+from jaxagent.cli.pages import title
+from jaxagent.cli.quickstart import EXPERIMENT, USUAL
 from jaxagent.evaluation import write_rows
 from jaxagent.json_lines import append_line, write_lines
 from tests.report.dialogue_rows import dialogue_row
@@ -44,6 +48,7 @@ def results(tmp_path, **changes) -> Path:
     figures = {"unseen_entity": {"dialogues": 1.0, "accuracy": 1.0}}
     line = {"name": "grpo-0", "config": "flags_mmagent_r2_grpo", "seed": 0, "reward": None}
     line |= {"minutes": 1.0, "steps": 1, "before": figures, "after": figures, "versions": {}}
+    line |= {"changes": {}}
     append_line(tmp_path / "r.jsonl", line | {"outcomes": {"unseen_entity": {}}} | changes)
     return tmp_path / "r.jsonl"
 
@@ -66,8 +71,11 @@ def test_a_broken_config_of_a_work_folder_is_refused(capsys, tmp_path, text):
         (("--results", "r", "--card", "c"), "--card is written from the work folder"),
         (("--card", "c"), "give --workdir with it"),
         (("--readme", "x", "--card", "c"), "neither --results nor --readme"),
-        (("--workdir", "w", "--readme", "x"), "Leave out --workdir"),
         (("--workdir", "w", "--results", "r"), "either --workdir"),
+        (("--workdir", "w", "--results", "r", "--readme", "x"), "not both"),
+        (("--workdir", "gs://b/w"), "--workdir is 'gs://b/w'"),
+        (("--results", "gs://b/r"), "--results is 'gs://b/r'"),
+        (("--readme", "gs://b/x"), "--readme is 'gs://b/x'"),
         (("--readme", "x", "--output", "y"), "--output names a page"),
         ((), "either --workdir"),
     ],
@@ -124,6 +132,33 @@ def test_a_card_holds_the_evaluation_after_training_alone(trained, tmp_path):
     assert card["command"] == f"jaxagent train --config {name} --workdir work/{name}"
     assert card["cores"] == os.cpu_count()
     assert card["sft_minutes"] == 1.0
+    assert "warm_start_minutes" not in card
+
+
+def test_a_card_has_the_command_that_gives_the_same_config_again(trained, tmp_path):
+    changes = {"seed": "3", "sft.minutes": "2", "evaluation.splits": "val_unseen_entity"}
+    changes |= {"packing.row_lengths": "(256, 960)", "data.folder": "a folder"}
+    config = read_config("flags_cold_start", changes)
+    save_config(config, trained / "config.json")
+    path = tmp_path / "card.json"
+    assert main(["report", "--workdir", str(trained), "--card", str(path)]) == 0
+    words = shlex.split(json.loads(path.read_text())["command"])
+    name = "flags_cold_start"
+    assert words[:6] == ["jaxagent", "train", "--config", name, "--workdir", f"work/{name}"]
+    assert len(words) == 6 + len(changes)
+    assert read_config(name, config_flags(words[6:])) == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"rl.steps": 0, "sft.steps": 5}, "MMAgent-R2, supervised"),
+        ({"rl.steps": 1, "sft.steps": 5}, "MMAgent-R2 with GRPO"),
+        ({"rl.steps": 0, "method.name": "promsa"}, "ProMSA"),
+    ],
+)
+def test_a_page_is_named_after_the_training_that_was_run(changes, wanted):
+    assert title(read_config(EXPERIMENT, changes)) == wanted
 
 
 def test_a_card_without_the_evaluation_after_training_says_to_run_the_training(capsys, trained):
@@ -137,8 +172,9 @@ def test_a_card_without_the_evaluation_after_training_says_to_run_the_training(c
 def shipped(trained, monkeypatch) -> Path:
     """A folder of cards in place of the package's, with one for each method."""
     folder = trained.parent / "pretrained"
-    monkeypatch.setattr(report.build, "policy_folder", lambda name, method: folder / method)
-    for method, experiment in report.COLD_STARTS.items():
+    monkeypatch.setattr(cards.build, "policy_folder", lambda name, method: folder / method)
+    add_costs(trained / "costs.json", {"policy_seconds": 90.0})
+    for method, experiment in cards.COLD_STARTS.items():
         seen = None if method == "promsa" else True
         rows = [row(0, "val_unseen_entity", identified=seen)]
         write_rows(trained / "evaluation" / "after.jsonl", rows)
@@ -157,6 +193,7 @@ def test_the_readme_tells_what_made_the_shipped_policies(shipped, tmp_path):
     text = readme.read_text()
     assert f"1 updates of SFT in 1.0 minutes on {os.cpu_count()} CPU cores." in text
     assert "MMAgent-R2: `jaxagent train --config flags_cold_start --workdir" in text
+    assert text.count("900 steps of warm start in 1.5 minutes, then 1 updates of SFT") == 1
     assert "| val_unseen_entity | 1 | 100.0 | 100.0 | 100.0 | 100.0 | 0.50 |" in text
     assert "| val_unseen_entity | 1 | 100.0 | – | 100.0 | 100.0 | 0.50 |" in text
 
@@ -176,3 +213,50 @@ def test_a_card_that_is_missing_or_broken_says_how_to_write_it(
     message = refused(capsys, "--readme", readme)
     assert f"The card {card} {said}" in message
     assert f"jaxagent report --workdir work/flags_promsa_cold_start --card {card}" in message
+
+
+@pytest.fixture
+def quickstart(tmp_path) -> Path:
+    """The work folder of a quickstart that ran in one go."""
+    folder = tmp_path / "quickstart"
+    folder.mkdir()
+    save_config(read_config(EXPERIMENT, USUAL), folder / "config.json")
+    steps = [{"step": at, "reward/total": 0.5 * at, "time/rl": 1.0} for at in (1, 2)]
+    write_lines(folder / "logs" / "metrics.jsonl", steps)
+    for when in ("before", "after"):
+        write_rows(folder / "evaluation" / f"{when}.jsonl", [row(0, "unseen_entity")])
+    add_costs(folder / "costs.json", {"seconds": 588.0, "peak_bytes": 2_340_000_000, "cores": 2})
+    return folder
+
+
+def test_the_readme_tells_what_the_quickstart_took_and_printed(quickstart, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- quickstart:begin -->\nold\n<!-- quickstart:end -->\n")
+    assert main(["report", "--workdir", str(quickstart), "--readme", str(readme)]) == 0
+    begin, took, nothing, fence, *figures, closed, end = readme.read_text().splitlines()
+    assert "takes 9.8 minutes on 2 CPU cores and 2.3 GB of memory" in took
+    assert [line.partition(":")[0] for line in figures] == [
+        "Right answers", "Right entity named", "Reward in training",
+    ]  # fmt: skip
+    assert figures[2].startswith("Reward in training: 1.00 (was 0.50")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda folder: (folder / "costs.json").unlink(), "took is not known"),
+        (lambda folder: (folder / "costs.json").write_text('{"sec'), "costs.json is broken"),
+        (
+            lambda folder: save_config(read_config(EXPERIMENT, {}), folder / "config.json"),
+            "not `jaxagent quickstart` without changes (evaluation.questions was 600",
+        ),
+    ],
+)
+def test_what_is_no_whole_quickstart_stays_out_of_the_readme(
+    capsys, quickstart, tmp_path, spoil, said
+):
+    spoil(quickstart)
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- quickstart:begin -->\n<!-- quickstart:end -->\n")
+    assert said in refused(capsys, "--workdir", quickstart, "--readme", readme)
+    assert len(readme.read_text().splitlines()) == 2

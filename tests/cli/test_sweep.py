@@ -18,15 +18,22 @@ def ran(monkeypatch) -> list[str]:
 
     def finished_row(config, name, changes, root):
         names.append(name)
-        return line(name)
+        return line(name, changes)
 
     monkeypatch.setattr(sweep, "finished_row", finished_row)
     return names
 
 
-def line(name: str) -> dict:
+def line(name: str, changes: dict) -> dict:
     """A run that was evaluated neither before nor after training."""
-    whole = {"seed": 0, "minutes": 1.0, "steps": 1, "reward": None, "versions": {}}
+    whole = {
+        "changes": changes,
+        "seed": 0,
+        "minutes": 1.0,
+        "steps": 1,
+        "reward": None,
+        "versions": {},
+    }
     return whole | {"name": name, "config": EXPERIMENT, "before": {}, "after": {}, "outcomes": {}}
 
 
@@ -75,6 +82,18 @@ def test_rows_that_are_in_the_file_are_not_run_again_by_name_or_path(capsys, tmp
     assert [row["name"] for row in read_results(results)] == first
 
 
+def test_a_row_that_was_run_with_other_fields_is_refused(capsys, tmp_path, ran):
+    results = tmp_path / "r.jsonl"
+    fields = ["--config.rollout.rows=8", "--config.optimizer.learning_rate=2e-4"]
+    assert main([*words(tmp_path, results), *fields]) == 0
+    ran.clear()
+    same = ["--config.rollout.rows=(8,)", "--config.optimizer.learning_rate=0.0002"]
+    assert main([*words(tmp_path, results), *same]) == 0
+    message = refused(capsys, words(tmp_path, results))
+    assert "holds the row grpo-0 with other fields (optimizer.learning_rate was 0.0002" in message
+    assert ran == []
+
+
 def test_a_run_whose_line_is_torn_is_run_again_and_no_other(capsys, tmp_path, ran):
     results = tmp_path / "r.jsonl"
     assert main(words(tmp_path, results)) == 0
@@ -89,7 +108,7 @@ def test_a_run_whose_line_is_torn_is_run_again_and_no_other(capsys, tmp_path, ra
 @pytest.mark.parametrize("broken", ["not json", '{"a": 1}'])
 def test_any_other_broken_line_is_refused_with_its_number(capsys, tmp_path, ran, broken):
     results = tmp_path / "r.jsonl"
-    results.write_text(f"{json.dumps(line('x'))}\n{broken}\n{json.dumps(line('y'))}\n")
+    results.write_text(f"{json.dumps(line('x', {}))}\n{broken}\n{json.dumps(line('y', {}))}\n")
     before = results.read_text()
     assert "Line 2 of" in refused(capsys, words(tmp_path, results))
     assert ran == []
@@ -104,4 +123,9 @@ def test_a_results_file_that_cannot_be_written_is_refused_before_the_first_run(
         message = refused(capsys, words(tmp_path, place))
         assert f"The results file {place} cannot be written" in message
         assert "--results" in message
+    assert ran == []
+
+
+def test_results_at_an_address_are_refused(capsys, tmp_path, ran):
+    assert "--results is 'gs://b/r'" in refused(capsys, words(tmp_path, "gs://b/r"))
     assert ran == []

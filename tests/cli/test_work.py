@@ -16,6 +16,17 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
         open_work_folder(str(tmp_path / "file" / "below"))
 
 
+def test_an_address_is_no_work_folder():
+    with pytest.raises(UserError, match="--workdir is 'gs://bucket/run'.*gcsfuse"):
+        WorkFolder.at("gs://bucket/run")
+
+
+def test_opening_a_folder_leaves_nothing_in_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
+    open_work_folder(str(tmp_path / "work"))
+    assert list((tmp_path / "work").iterdir()) == []
+
+
 def test_a_folder_begun_with_another_config_is_refused(tmp_path):
     folder = WorkFolder(tmp_path)
     claim(folder, read_config("flags_mmagent_r2_grpo", {}))

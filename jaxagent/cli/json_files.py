@@ -1,0 +1,36 @@
+"""JSON files of the commands: there as a whole or not at all, and a broken one has a message."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import uuid4
+
+from jaxagent.cli.errors import UserError
+
+
+def write_json(path: Path, value: Mapping) -> None:
+    """Writes an object into `path`, there as a whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.{uuid4().hex[:8]}.part")
+    unfinished.write_text(json.dumps(value, indent=1) + "\n")
+    unfinished.replace(path)
+
+
+def read_json(path: Path, what: str, *, remedy: str) -> dict:
+    """The object in a file.
+
+    Args:
+        what: names the file's kind in a message.
+        remedy: the sentence that says what to do about a file that is missing or broken.
+
+    Raises:
+        UserError: the file cannot be read, or holds no object.
+    """
+    try:
+        value = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"The {what} {path} cannot be read: {error.strerror}. {remedy}") from error
+    except ValueError as error:
+        raise UserError(f"The {what} {path} is broken: {error}. {remedy}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"The {what} {path} is broken: it holds no object of fields. {remedy}")
+    return value
