@@ -100,6 +100,7 @@ def method() -> ConfigDict:
     )  # jaxagent/agents/mmagent_r2.py; the paper's values where it has one
     c.mmagent_r2.variant = "both"  # one of "both", "rerank_only", "neither": the paper's ablation
     c.mmagent_r2.prompt = "short"  # one of "short" (a policy that learnt the wire form), "full"
+    c.mmagent_r2.choice = "number"  # one of "number" (a policy too small to copy names), "name"
     c.mmagent_r2.batch_size = 5  # K: candidates a batch
     c.mmagent_r2.rej_max = 2  # rejections that bring another batch, for each image
     c.mmagent_r2.passages_per_query = 3  # that a text search shows

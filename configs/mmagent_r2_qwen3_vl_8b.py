@@ -19,6 +19,7 @@ def get_config():
     c.model.dtype = "bfloat16"
     c.method.name = "mmagent_r2"
     c.method.mmagent_r2.prompt = "full"
+    c.method.mmagent_r2.choice = "name"
     c.method.mmagent_r2.max_tokens = 1024
     c.algorithm.name = "grpo"
     c.rl.questions = 1024

@@ -24,10 +24,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from jaxagent.agents.mmagent_r2 import Reject, Rerank, SearchImage
+from jaxagent.agents.mmagent_r2 import Reject, Rerank, SearchImage, picked
 from jaxagent.json_lines import read_lines, write_lines
 from jaxagent.retrieval.knowledge_base import KnowledgeBase
-from jaxagent.retrieval.names import normal_name
 from jaxagent.retrieval.search import entity_ranks, search_images
 from jaxagent.scoring.infoseek import harmonic_mean
 from jaxagent.scoring.metrics import (
@@ -244,11 +243,11 @@ def turn_rows(dialogue: Dialogue, *, correct: bool) -> list[dict]:
 
 
 def verdict(turn: Turn, batch: Sequence[Candidate], entity: str) -> bool | None:
-    """Whether a rerank named the true entity, or a rejection a batch without it; else None."""
+    """Whether a rerank chose the true entity, or a rejection a batch without it; else None."""
     match turn.action:
         case Rerank(name):
-            named = [found for found in batch if normal_name(found.name) == normal_name(name)]
-            return bool(named) and named[0].entity == entity
+            found = picked(batch, name, "name") or picked(batch, name, "number")
+            return found is not None and found.entity == entity
         case Reject() if batch:
             return all(found.entity != entity for found in batch)
     return None

@@ -4,7 +4,8 @@ Each turn of the policy is `<reason>…</reason>` and one action:
 
     <search_call>{"image": j}</search_call>         SearchImage: the next K candidates of image j
     <search_call>{"text": ["q", …]}</search_call>   SearchText: the first passages of each query
-    <rerank>name</rerank>                           Rerank: the entity of the current image
+    <rerank>name</rerank>                           Rerank: the entity of the current image, by name
+                                                    or, where the settings say so, by number
     <rerank>None</rerank>                           Reject: the next K candidates, rej_max times
     <answer>y</answer>                              Answer: the end
 
@@ -17,6 +18,7 @@ Left out on purpose: precomputed candidates (the index is asked live, the served
 A method is one file, actions, prompts and rules together; hence its length.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -56,6 +58,7 @@ TEXT_TOOL = "search_passages"
 TAGS = ("search_call", "rerank", "answer")
 STOPS = tuple(f"</{tag}>" for tag in TAGS)
 PRIME = "<answer>"
+CHOICES = {"name": "entity name", "number": "number of the candidate"}
 Step = tuple[Dialogue, tuple[Request, ...]]
 
 
@@ -67,6 +70,9 @@ class MMAgentR2:
     """The ablation's rows: rerank and reject; no reject; top-1 recorded at once, no rerank."""
     prompt: Literal["full", "short"] = "full"
     """`short` is for a policy that learns the wire form from traces: it saves the numbers too."""
+    choice: Literal["name", "number"] = "name"
+    """What stands in `<rerank>`: the entity's name, or (ours) its number in the batch, from 1, for
+    a policy too small to copy a name from where it looks. The confirmation has the name anyway."""
     batch_size: int = 5
     """K: candidates in a batch."""
     rej_max: int = 2
@@ -79,7 +85,11 @@ class MMAgentR2:
     """Tokens of one turn (ours)."""
 
     def __post_init__(self):
-        words = {"variant": ("both", "rerank_only", "neither"), "prompt": ("full", "short")}
+        words = {
+            "variant": ("both", "rerank_only", "neither"),
+            "prompt": ("full", "short"),
+            "choice": ("name", "number"),
+        }
         for field, allowed in words.items():
             if (value := getattr(self, field)) not in allowed:
                 raise ValueError(f"{NAME}.{field} is {value!r}; it is one of {', '.join(allowed)}.")
@@ -250,8 +260,9 @@ def system_prompt(config: MMAgentR2) -> str:
     ]
     if config.variant != "neither":
         actions.append(
-            "<rerank>entity name</rerank> records the candidate of the current batch that shows the"
-            " same entity as the query image. Compare the pictures in detail before you choose."
+            f"<rerank>{CHOICES[config.choice]}</rerank> records the candidate of the current batch"
+            " that shows the same entity as the query image. Compare the pictures in detail before"
+            " you choose."
         )
     if config.variant == "both":
         actions.append(
@@ -319,15 +330,25 @@ def _next_batch(config: MMAgentR2, dialogue: Dialogue) -> Step:
     return dialogue, (Call(tool=IMAGE_TOOL, arguments=query),)
 
 
+def picked(batch: Sequence[Candidate], word: str, choice: str) -> Candidate | None:
+    """The candidate whose name, or whose number from 1, the word is."""
+    names = [
+        str(number) if choice == "number" else normal_name(one.name)
+        for number, one in enumerate(batch, start=1)
+    ]
+    word = normal_name(word)
+    return batch[names.index(word)] if word in names else None
+
+
 def _rerank(config: MMAgentR2, dialogue: Dialogue, name: str) -> Step:
     state = dialogue.state
     if state.current is None:
         return _refuse(config, dialogue, "search an image before <rerank>")
     search = state.images[state.current]
     batch = search.batches[-1] if search.batches else ()
-    entity = next((one for one in batch if normal_name(one.name) == normal_name(name)), None)
+    entity = picked(batch, name, config.choice)
     if entity is None:
-        return _refuse(config, dialogue, "that name is not in the current batch")
+        return _refuse(config, dialogue, f"that {config.choice} is not in the current batch")
     dialogue = _with_verification(dialogue, entity.entity)
     dialogue = _with_image(dialogue, state.current, replace(search, entity=entity))
     return _observe(config, dialogue, (f"Image {state.current + 1} is {entity.name}.",))

@@ -157,9 +157,14 @@ class MMAgentR2Expert(Expert):
         right = next((one for one in batch if one.entity == truth), None)
         fresh = dialogue.turns[-1].found == batch
         if right is None and (not fresh or self.config.variant == "rerank_only"):
-            return "Take the nearest.", mmagent_r2.Rerank(batch[0].name)
+            return "Take the nearest.", self.chosen(batch, batch[0])
         reason = verdicts(batch, truth)
-        return reason, mmagent_r2.Rerank(right.name) if right else mmagent_r2.Reject()
+        return reason, self.chosen(batch, right) if right else mmagent_r2.Reject()
+
+    def chosen(self, batch: Sequence[Candidate], one: Candidate) -> mmagent_r2.Rerank:
+        """The rerank of one of the batch, by name or by number."""
+        by_number = self.config.choice == "number"
+        return mmagent_r2.Rerank(str(1 + batch.index(one)) if by_number else one.name)
 
     def queries(self, dialogue: Dialogue, names: Sequence[str]) -> tuple[str, ...]:
         """The next text search; none when all is found or was tried."""

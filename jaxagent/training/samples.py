@@ -64,20 +64,31 @@ def verdicts(trajectory: Trajectory, *, merge: int) -> dict[int, bool]:
         <vision_start> <image> <image> <vision_end> Chad 2 <vision_start> ...
                                                     ^ here
 
-    The answer is yes when the candidate is a true entity of the question, of any of its images.
+    The answer is yes when the candidate is the entity of the query image that was searched.
     """
-    entities = {
-        found.image: found.entity
-        for turn in trajectory.dialogue.turns
-        for found in turn.found
-        if isinstance(found, Candidate)
-    }
+    served = iter(_served(trajectory))
     labels = {}
-    for image in trajectory.images:
+    for image in trajectory.images[len(trajectory.question.images) :]:
+        same = next((same for candidate, same in served if candidate.image == image.key), None)
         after_marker = image.start + int(np.prod(image.grid)) // merge**2 + 1
-        if image.key in entities and after_marker < len(trajectory.ids):
-            labels[after_marker] = entities[image.key] in trajectory.question.entities
+        if same is not None and after_marker < len(trajectory.ids):
+            labels[after_marker] = same
     return labels
+
+
+def _served(trajectory: Trajectory) -> list[tuple[Candidate, bool]]:
+    """Every candidate in the order shown, and whether it is the entity of the image searched.
+
+    A turn that brings more candidates and names no image goes on with the image before.
+    """
+    served, image = [], 1
+    for turn in trajectory.dialogue.turns:
+        image = getattr(turn.action, "image", image)
+        found = [one for one in turn.found if isinstance(one, Candidate)]
+        if found:
+            truth = trajectory.question.entities[image - 1]
+            served += [(one, one.entity == truth) for one in found]
+    return served
 
 
 def until_first_verdicts(one: Sample) -> Sample:

@@ -119,6 +119,19 @@ def test_names_match_in_normal_form_and_the_last_rerank_is_recorded():
     assert [one.chosen for one in dialogue.state.verifications] == ["ro", "td"]
 
 
+def test_a_candidate_is_chosen_by_its_number_where_the_settings_say_so():
+    by_number = method(MMAgentR2(choice="number"))
+    turns = [SEARCH, rerank("6"), rerank("Land ro"), rerank("0"), rerank(" 2 ")]
+    dialogue, asked = play(by_number, question(), turns)
+    assert [shown(one.parts) for one in asked[2:]] == [
+        *["Error: that number is not in the current batch."] * 3,
+        "Image 1 is Land ro.",
+    ]
+    assert [one.chosen for one in dialogue.state.verifications] == ["ro"]
+    dialogue, asked = play(method(MMAgentR2()), question(), [SEARCH, rerank("2")])
+    assert shown(asked[2].parts) == "Error: that name is not in the current batch."
+
+
 @pytest.mark.parametrize("marker", ["None", " none ", "NONE"])
 def test_the_reject_marker_is_read_in_normal_form(marker: str):
     assert parse(rerank(marker)).action == Reject()

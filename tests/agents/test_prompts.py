@@ -16,6 +16,7 @@ PROMPTS = {
     "mmagent_r2": mmagent_r2.system_prompt(MMAgentR2()),
     "mmagent_r2_rerank_only": mmagent_r2.system_prompt(MMAgentR2(variant="rerank_only")),
     "mmagent_r2_neither": mmagent_r2.system_prompt(MMAgentR2(variant="neither")),
+    "mmagent_r2_number": mmagent_r2.system_prompt(MMAgentR2(choice="number")),
     "mmagent_r2_short": mmagent_r2.system_prompt(MMAgentR2(prompt="short")),
     "promsa": promsa.system_prompt(ProMSA()),
     "promsa_text_only": promsa.system_prompt(ProMSA(image_calls=0)),

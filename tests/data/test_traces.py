@@ -134,6 +134,16 @@ def test_mmagent_single():
     assert usable(dialogue, PASSAGES)
 
 
+def test_mmagent_chooses_by_number_where_the_settings_say_so():
+    by_number, by_name = (
+        played(MMAgentR2(prompt="short", choice=choice), SINGLE, base(1))
+        for choice in ("number", "name")
+    )
+    assert lines(by_number)[2] == "<reason>no yes no no no</reason><rerank>2</rerank>"
+    assert lines(by_number)[3:] == lines(by_name)[3:]
+    assert usable(by_number, PASSAGES)
+
+
 def test_mmagent_rejects_until_the_truth_is_there():
     dialogue = played(MMAgentR2(prompt="short"), SINGLE, base(7))
     assert lines(dialogue)[2] == "<reason>no no no no no</reason><rerank>None</rerank>"

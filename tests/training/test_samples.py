@@ -4,16 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from jaxagent.agents.mmagent_r2 import SearchImage
 from jaxagent.training.samples import Sample, until_first_verdicts, verdicts
 from jaxagent.types import Candidate, Dialogue, ImageSpan, Trajectory, Turn
 from tests.training.dialogues import question
 
 
-def test_the_query_image_has_no_verdict_and_each_candidate_one():
-    found = tuple(
+def candidates(*entities: str) -> tuple[Candidate, ...]:
+    return tuple(
         Candidate(entity=entity, name=entity, image=f"kb:{entity}", score=0.0)
-        for entity in ("ro", "td")
+        for entity in entities
     )
+
+
+def test_the_query_image_has_no_verdict_and_each_candidate_one():
+    found = candidates("ro", "td")
     # 0 start, 1-4 query, 5 end, 6 text | 7 start, 8-11 ro, 12 end, 13 name | 14 start ... 20 name
     images = [("view:td", 1), ("kb:ro", 8), ("kb:td", 15)]
     trajectory = Trajectory(
@@ -27,6 +32,28 @@ def test_the_query_image_has_no_verdict_and_each_candidate_one():
         images=tuple(ImageSpan(key=key, start=start, grid=(1, 4, 4)) for key, start in images),
     )
     assert verdicts(trajectory, merge=2) == {13: False, 20: True}
+
+
+def test_a_candidate_is_held_against_the_image_that_was_searched():
+    asked = replace(question("q"), images=("view:td", "view:ro"), entities=("td", "ro"))
+    turns = [
+        turn
+        for number, found in ((1, candidates("ro", "td")), (2, candidates("td", "ro")))
+        for turn in (
+            Turn(author="policy", action=SearchImage(number)),
+            Turn(author="environment", found=found),
+        )
+    ]
+    keys = (*asked.images, "kb:ro", "kb:td", "kb:td", "kb:ro")
+    trajectory = Trajectory(
+        dialogue=Dialogue(question=asked, turns=tuple(turns), done=True),
+        sample=0,
+        ids=np.arange(48, dtype=np.int32),
+        written=np.zeros(48, bool),
+        log_probs=np.zeros(48, np.float32),
+        images=tuple(ImageSpan(key=key, start=8 * i, grid=(1, 4, 4)) for i, key in enumerate(keys)),
+    )
+    assert verdicts(trajectory, merge=2) == {21: False, 29: True, 37: False, 45: True}
 
 
 def test_a_look_ends_at_the_verdicts_on_the_first_candidates():
