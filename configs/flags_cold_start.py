@@ -17,9 +17,9 @@ def get_config():
     c.optimizer.weight_decay = 0.01
     c.warm_start.steps = 900
     c.sft.steps = 600
-    c.sft.look_steps = 330
+    c.sft.look_steps = 400
     c.sft.batch = 16
-    c.sft.traces = 7000
+    c.sft.traces = 10_000
     c.sft.reworded = 0.5
     c.packing.row_lengths = (256, 320, 640, 960)  # the first two for looks and for whole traces
     c.packing.call_tokens = 6400

@@ -26,9 +26,9 @@ from jaxagent.data.questions import entity_views
 from jaxagent.data.tiny_policy import PolicySizes, make_policy_folder
 from jaxagent.processing.policy import Policy, load_policy
 from jaxagent.rollout.config import RolloutConfig
-from jaxagent.training.demonstrations import Demonstrations, Stage, demonstrations
+from jaxagent.training.demonstrations import Demonstrations, Stage, Views, demonstrations, looks
 from jaxagent.training.warm_start import WarmStart, levelled, warm_start_pairs, warm_started
-from jaxagent.types import Trajectory
+from jaxagent.types import Question, Trajectory
 from jaxagent.weights.folder import write_policy
 
 logger = logging.getLogger(__name__)
@@ -106,6 +106,29 @@ def lessons(
 ) -> Iterator[Trajectory]:
     """The expert's traces on training questions, by the config's method."""
     settings = record(Demonstrations, config, "sft", seed=config.seed)
+    yield from demonstrations(
+        *_scenes(config, world, policy),
+        settings,
+        progress=lambda done: progress("Traces", done, settings.traces),
+    )
+
+
+def glances(
+    config: ConfigDict, world: build.World, policy: Policy, progress: Progress, *, count: int
+) -> Iterator[Trajectory]:
+    """Other traces of the expert, up to the first candidates."""
+    yield from looks(
+        *_scenes(config, world, policy),
+        record(Demonstrations, config, "sft", seed=config.seed),
+        count=count,
+        progress=lambda done: progress("Looks", done, count),
+    )
+
+
+def _scenes(
+    config: ConfigDict, world: build.World, policy: Policy
+) -> tuple[list[Question], Views, Stage]:
+    """What the expert is asked, what training may show of an entity, and where it acts."""
     row = build.chosen(config.method.name, build.METHODS, "method.name")
     flags, entities = world.benchmark.config, world.benchmark.entities
     stage = Stage(
@@ -119,10 +142,5 @@ def lessons(
         names=world.names,
         hidden=frozenset(one.id for one in entities if one.split != "train"),
     )
-    yield from demonstrations(
-        world.questions("train", families=config.data.families),
-        lambda entity: entity_views(entity, "train", flags),
-        stage,
-        settings,
-        progress=lambda done: progress("Traces", done, settings.traces),
-    )
+    questions = world.questions("train", families=config.data.families)
+    return questions, lambda entity: entity_views(entity, "train", flags), stage

@@ -5,6 +5,7 @@
 A stage whose result lies in the folder is not run again, so the same command goes on after a stop.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 
@@ -16,7 +17,7 @@ from jaxagent.algorithms.table import Algorithm, algorithm
 from jaxagent.cli import build
 from jaxagent.cli.agent import ROLLOUT_ERRORS, Agent
 from jaxagent.cli.checks import chosen_algorithm, ladder
-from jaxagent.cli.cold_start import lessons
+from jaxagent.cli.cold_start import glances, lessons
 from jaxagent.cli.errors import UserError, told
 from jaxagent.cli.progress import Bars
 from jaxagent.cli.records import record
@@ -34,6 +35,7 @@ from jaxagent.training.rl import RLConfig, engine_sampler, train_rl
 from jaxagent.training.sft import SFTConfig, TraceSource, shuffled, train_sft
 from jaxagent.training.step import StepConfig, Update, merged
 from jaxagent.trees import Params
+from jaxagent.types import Trajectory
 from jaxagent.weights.folder import write_policy
 
 VISION = r"^vision/"
@@ -134,7 +136,7 @@ class Learning:
 
     def supervised(self, params: Params) -> Params:
         """The parameters after SFT on the expert's traces."""
-        settings = self.config.sft
+        settings, limits = self.config.sft, self.record(SFTConfig, "sft")
         no_and_yes = [self.agent.policy.chat.plain(word)[0] for word in ("no", "yes")]
         update = self.update(
             algorithm("sft"), settings.steps, temperature=1.0, verdict_ids=tuple(no_and_yes)
@@ -143,23 +145,26 @@ class Learning:
             finished = train_sft(
                 update.learner(params),
                 update=update,
-                traces=self.traces(),
+                traces=self.traces(lessons),
+                looks=self.traces(glances, count=limits.looks),
                 pictures=self.pictures,
                 ladder=self.ladder,
-                config=self.record(SFTConfig, "sft"),
+                config=limits,
                 to=self.run("sft", settings.steps, settings.minutes),
                 progress=self.bars,
             )
         return self.params(finished)
 
-    def traces(self) -> TraceSource:
+    def traces(self, make: Callable[..., Iterator[Trajectory]], **options) -> TraceSource:
         """Batches of the expert's traces, which are made when the first batch is asked for."""
 
         @cache
         def made() -> TraceSource:
             with told(ValueError, *ROLLOUT_ERRORS):
                 return shuffled(
-                    list(lessons(self.config, self.agent.world, self.agent.policy, self.bars)),
+                    list(
+                        make(self.config, self.agent.world, self.agent.policy, self.bars, **options)
+                    ),
                     self.record(SFTConfig, "sft"),
                 )
 

@@ -139,9 +139,11 @@ class MMAgentR2Expert(Expert):
         queries = self.queries(dialogue, names)
         if queries:
             return mmagent_r2.format_turn("Read.", mmagent_r2.SearchText(queries))
-        return mmagent_r2.format_turn(
-            self.conclusion(dialogue), mmagent_r2.Answer(self.answer(dialogue))
-        )
+        return self.concluded(dialogue)
+
+    def concluded(self, dialogue: Dialogue) -> str:
+        answer = mmagent_r2.Answer(self.answer(dialogue))
+        return mmagent_r2.format_turn(self.conclusion(dialogue), answer)
 
     def given_up(self, dialogue: Dialogue, number: int) -> bool:
         """Whether the base has shown nothing at all for the image."""
@@ -260,11 +262,22 @@ def expert(
     *,
     detours: float = 0.0,
     seed: int = 0,
-) -> Script:
+) -> MMAgentR2Expert | ProMSAExpert:
     """The expert of the method with these settings over this base."""
     known = {passage.id: passage for passage in passages}
     kind = MMAgentR2Expert if isinstance(config, MMAgentR2) else ProMSAExpert
     return kind(config=config, passages=known, detours=detours, seed=seed)
+
+
+def glancer(config: MMAgentR2 | ProMSA, passages: Iterable[Passage]) -> Script:
+    """The expert that stops, with a guess, once a search has brought something."""
+    searching = expert(config, passages)
+
+    def script(dialogue: Dialogue) -> str:
+        seen = any(turn.found for turn in dialogue.turns)
+        return searching.concluded(dialogue) if seen else searching(dialogue)
+
+    return script
 
 
 def usable(dialogue: Dialogue, passages: Mapping[str, Passage]) -> bool:

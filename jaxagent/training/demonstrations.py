@@ -20,7 +20,7 @@ from jaxagent.data.fiction import (
     name_words,
     reworded,
 )
-from jaxagent.data.traces import expert, usable
+from jaxagent.data.traces import Script, expert, glancer, usable
 from jaxagent.processing.policy import Policy
 from jaxagent.rollout.config import RolloutConfig
 from jaxagent.rollout.scripted import scripted_rollout
@@ -75,19 +75,37 @@ def demonstrations(
 ) -> Iterator[Trajectory]:
     """Usable traces, in the order in which they were drawn; `progress` hears of the tried."""
     rng = np.random.default_rng((config.seed, 7))
-    words = name_words([passage.text for passage in stage.passages.values()])
     for start in range(0, config.traces, chunk):
-        drawn, fictions = [], {}
-        for number in range(start, min(start + chunk, config.traces)):
-            question, fiction = _drawn(rng, questions, views, stage, words, config, number)
-            drawn.append(question)
-            if fiction is not None:
-                fictions[question.data_id] = fiction
-        for group in _played(drawn, fictions, stage).values():
-            evidence = _evidence(group.question, fictions, stage)
-            if usable(group.dialogue, evidence) and len(group.ids) <= config.max_tokens:
-                yield group
-        progress(min(start + chunk, config.traces))
+        numbers = range(start, min(start + chunk, config.traces))
+        for trace, evidence in _played(rng, numbers, questions, views, stage, config, expert):
+            if usable(trace.dialogue, evidence) and len(trace.ids) <= config.max_tokens:
+                yield trace
+        progress(numbers.stop)
+
+
+def looks(
+    questions: Sequence[Question],
+    views: Views,
+    stage: Stage,
+    config: Demonstrations,
+    *,
+    count: int,
+    chunk: int = 256,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Iterator[Trajectory]:
+    """Traces that end once the first candidates were seen: other ones, and cheaper, than the
+    demonstrations. Exactly `count` of them; `progress` hears how many there are."""
+    rng = np.random.default_rng((config.seed, 8))
+    made, start = 0, config.traces
+    while made < count:
+        numbers = range(start, start + min(chunk, count - made))
+        played = _played(rng, numbers, questions, views, stage, config, glancer)
+        seen = [trace for trace, _ in played if any(turn.found for turn in trace.dialogue.turns)]
+        if not seen:
+            raise ValueError("No search of the expert's brings a candidate to look at.")
+        yield from seen
+        made, start = made + len(seen), numbers.stop
+        progress(made)
 
 
 def _drawn(
@@ -121,24 +139,38 @@ def _drawn(
 
 
 def _played(
-    questions: Sequence[Question], fictions: Mapping[str, Fiction], stage: Stage
-) -> dict[str, Trajectory]:
-    """The expert's dialogue on each question, by `data_id`."""
+    rng: np.random.Generator,
+    numbers: range,
+    questions: Sequence[Question],
+    views: Views,
+    stage: Stage,
+    config: Demonstrations,
+    author: Callable[..., Script],
+) -> list[tuple[Trajectory, dict[str, Passage]]]:
+    """Dialogues on freshly drawn questions, each with the passages that hold its answer."""
+    words = name_words([passage.text for passage in stage.passages.values()])
+    drawn, fictions = [], {}
+    for number in numbers:
+        question, fiction = _drawn(rng, questions, views, stage, words, config, number)
+        drawn.append(question)
+        if fiction is not None:
+            fictions[question.data_id] = fiction
 
     def script(dialogue: Dialogue) -> str:
         known = _evidence(dialogue.question, fictions, stage)
-        return expert(stage.settings, known.values())(dialogue)
+        return author(stage.settings, known.values())(dialogue)
 
     rollout = scripted_rollout(
         script,
-        questions,
+        drawn,
         policy=stage.policy,
         method=stage.method,
         tools=fictional_tools(stage.tools, fictions, hidden=stage.hidden),
         images=stage.images,
         config=stage.rollout,
     )
-    return {group[0].question.data_id: group[0] for group in rollout.trajectories}
+    found = {group[0].question.data_id: group[0] for group in rollout.trajectories}
+    return [(trace, _evidence(trace.question, fictions, stage)) for trace in found.values()]
 
 
 def _evidence(

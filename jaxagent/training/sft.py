@@ -38,6 +38,11 @@ class SFTConfig:
     """Batches of further traces that such an update looks at."""
     seed: int = 0
 
+    @property
+    def looks(self) -> int:
+        """Traces that are looked at, each once."""
+        return self.look_steps * self.look_batches * self.batch
+
 
 def shuffled(traces: Sequence[Trajectory], config: SFTConfig) -> TraceSource:
     """Batches that pass over the traces in a new order each time; only whole batches are formed."""
@@ -61,6 +66,7 @@ def train_sft(
     *,
     update: Update,
     traces: TraceSource,
+    looks: TraceSource = lambda step: (),
     pictures: Callable[[Params], PictureSource],
     ladder: Sequence[Shape],
     config: SFTConfig,
@@ -70,7 +76,8 @@ def train_sft(
     """The learner after supervised training.
 
     Args:
-        traces: asked for a batch before the first step, so that making them counts in no step.
+        traces, looks: asked for a batch before the first step, so that making them counts in none.
+            Of `looks`, each of the first `look_steps` updates takes `look_batches` batches.
         update: of the algorithm `sft`; with `verdict_ids` when verdicts are asked.
         pictures: where images come from under given parameters (`training.pictures`).
     """
@@ -88,11 +95,13 @@ def train_sft(
 
     def read(number: int) -> list[list[Sample]]:
         """The samples of an update: whole ones, and those that are looked at."""
-        looks = config.look_batches if number < config.look_steps else 0
-        first = number + config.look_batches * min(number, config.look_steps)
-        whole = samples_of(traces(first))
-        more = [trace for j in range(looks) for trace in traces(first + 1 + j)]
-        return [whole, [until_first_verdicts(one) for one in samples_of(more)]]
+        batches = config.look_batches if number < config.look_steps else 0
+        first = number * config.look_batches
+        seen = [trace for step in range(first, first + batches) for trace in looks(step)]
+        return [
+            samples_of(traces(number)),
+            [until_first_verdicts(one) for one in samples_of(seen)],
+        ]
 
     def step(learner: Learner, number: int) -> Stepped:
         source = pictures(merged(learner.params, learner.frozen))
@@ -112,4 +121,4 @@ def train_sft(
         learner, scalars = updated(update, learner, batches, to.folder)
         return Stepped(learner, {f"sft/{name}": value for name, value in scalars.items()})
 
-    return run(learner, step, to, begin=lambda: traces(0), progress=progress)
+    return run(learner, step, to, begin=lambda: read(0), progress=progress)

@@ -8,9 +8,11 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxagent.cli import learning
-from jaxagent.cli.configs import read_config, save_config
+from jaxagent.cli import build, learning
+from jaxagent.cli.cold_start import glances, lessons
+from jaxagent.cli.configs import config_flags, read_config, save_config
 from jaxagent.cli.main import main
+from jaxagent.cli.work import WorkFolder
 from jaxagent.data.benchmark import benchmark_texts
 from jaxagent.data.drawings import Drawings
 from jaxagent.data.tiny_policy import PolicySizes, make_policy_folder
@@ -20,6 +22,7 @@ from jaxagent.processing.policy import load_policy
 from jaxagent.retrieval.image_encoder import save_image_encoder
 from jaxagent.training.checkpoint import CheckpointError, Checkpoints
 from jaxagent.training.loop import Finished
+from jaxagent.types import silent
 
 EXPERIMENT = "flags_mmagent_r2_grpo"
 COUNTRIES = "td,ro,fr,it,de,be,ie,ci,ml,gn,pe,at,lv,pl,id,ng"
@@ -216,6 +219,26 @@ def test_checkpoints_of_another_policy_are_refused(capsys, work, tmp_path, monke
     assert "beside other frozen parameters" in message
 
 
+def test_glances_are_as_many_as_asked_for_and_end_at_the_first_candidates(work, tmp_path):
+    room = ["max_turns=8", "max_tokens=64"]
+    flags = [*agent_flags(work)[2:], *(f"--config.method.mmagent_r2.{one}" for one in room)]
+    flags += [
+        "--config.sft.traces=24",
+        "--config.sft.max_tokens=768",
+        "--config.rollout.context=768",
+    ]
+    config = read_config(EXPERIMENT, config_flags(flags))
+    world = build.open_world(config, WorkFolder(tmp_path), silent)
+    policy = build.policy(config).policy
+    seen = list(glances(config, world, policy, silent, count=21))
+    assert len(seen) == 21
+    assert all(len(trace.dialogue.turns[1].found) == 5 for trace in seen)
+    assert {len(trace.dialogue.turns) for trace in seen} == {3}
+    whole = {trace.question.data_id for trace in lessons(config, world, policy, silent)}
+    assert whole
+    assert not whole & {trace.question.data_id for trace in seen}
+
+
 def test_supervised_training_makes_traces_when_it_asks_for_them(
     capsys, work, tmp_path, monkeypatch
 ):
@@ -253,7 +276,14 @@ def test_no_training_sees_the_query_drawing_of_an_entity_it_is_not_asked_about(
     )
     flags = [flag for flag in agent_flags(work) if "model.folder" not in flag]
     new = ["model.folder=new", "evaluation.when=()", "rl.steps=2", "sft.steps=2", "sft.batch=2"]
-    new += ["sft.traces=40", "sft.single=0.5", "warm_start.steps=3", "warm_start.batch=8"]
+    new += [
+        "sft.traces=40",
+        "sft.single=0.5",
+        "sft.look_steps=1",
+        "sft.look_batches=1",
+        "warm_start.steps=3",
+        "warm_start.batch=8",
+    ]
     new += ["method.mmagent_r2.max_turns=8", "method.mmagent_r2.max_tokens=64"]  # of the expert
     words = ["train", "--workdir", str(tmp_path), *flags, *(f"--config.{one}" for one in new)]
     status, _, err = run(capsys, *words)

@@ -8,7 +8,7 @@ from jaxagent.agents import mmagent_r2, promsa
 from jaxagent.agents.mmagent_r2 import MMAgentR2
 from jaxagent.agents.promsa import ProMSA
 from jaxagent.agents.protocol import Begin, Call, Done, Found, Generate, Returned, Said, begin
-from jaxagent.data.traces import expert, text_of, usable
+from jaxagent.data.traces import expert, glancer, text_of, usable
 from jaxagent.services.summariser import extract
 from jaxagent.types import Candidate, Dialogue, Passage, Question
 
@@ -101,10 +101,12 @@ def base(rank: int, *, deaf: bool = False) -> Callable[[Call, Question], Found]:
     return answer
 
 
-def played(config: MMAgentR2 | ProMSA, question: Question, tools, **options) -> Dialogue:
+def played(
+    config: MMAgentR2 | ProMSA, question: Question, tools, author=expert, **options
+) -> Dialogue:
     """The expert's dialogue."""
     module = mmagent_r2 if isinstance(config, MMAgentR2) else promsa
-    method, script = module.method(config), expert(config, PASSAGES.values(), **options)
+    method, script = module.method(config), author(config, PASSAGES.values(), **options)
     dialogue, (request,) = method.advance(begin(question), Begin(question))
     while not isinstance(request, Done):
         if isinstance(request, Generate):
@@ -142,6 +144,15 @@ def test_mmagent_chooses_by_number_where_the_settings_say_so():
     assert lines(by_number)[2] == "<reason>no yes no no no</reason><rerank>2</rerank>"
     assert lines(by_number)[3:] == lines(by_name)[3:]
     assert usable(by_number, PASSAGES)
+
+
+@pytest.mark.parametrize("config", [MMAgentR2(prompt="short"), ProMSA(prompt="short")])
+def test_a_glance_ends_once_a_search_has_brought_something(config):
+    whole, glance = (played(config, SINGLE, base(7), author=author) for author in (expert, glancer))
+    assert lines(glance)[:2] == lines(whole)[:2]
+    assert len(glance.turns) == 3 < len(whole.turns)
+    assert glance.done
+    assert not usable(glance, PASSAGES)
 
 
 def test_mmagent_rejects_until_the_truth_is_there():

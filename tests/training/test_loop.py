@@ -204,23 +204,24 @@ def test_traces_are_learnt_and_a_pass_shows_each_once(tmp_path):
 
 def test_the_first_updates_look_at_further_traces(tmp_path):
     traces = [trajectory(QUESTIONS[0], i, i) for i in range(2)]
-    asked = []
+    asked = {"traces": [], "looks": []}
 
-    def source(number):
-        asked.append(number)
-        return traces
+    def source(name):
+        return lambda number: asked[name].append(number) or traces
 
     step = update("sft", verdict_ids=(11, 12))
     train_sft(
         step.learner(PARAMS),
         update=step,
-        traces=source,
+        traces=source("traces"),
+        looks=source("looks"),
         pictures=lambda params: FEATURES,
         ladder=[SHAPE],
         config=SFTConfig(batch=2, look_steps=2, look_batches=2),
         to=Run(name="sft", folder=tmp_path, steps=4),
     )
-    assert asked == [0, *range(8)]  # the first one before the clock of the steps starts
+    # The first ones before the clock of the steps starts.
+    assert asked == {"traces": [0, 0, 1, 2, 3], "looks": [0, 1, 0, 1, 2, 3]}
     targets = [row["sft/targets"] for row in rows(tmp_path)]
     assert targets == [3 * targets[3]] * 2 + [targets[3]] * 2
 
