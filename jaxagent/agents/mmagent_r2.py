@@ -88,7 +88,7 @@ class MMAgentR2:
         words = {
             "variant": ("both", "rerank_only", "neither"),
             "prompt": ("full", "short"),
-            "choice": ("name", "number"),
+            "choice": tuple(CHOICES),
         }
         for field, allowed in words.items():
             if (value := getattr(self, field)) not in allowed:

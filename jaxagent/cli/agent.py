@@ -17,7 +17,6 @@ from jaxagent.cli import build
 from jaxagent.cli.cold_start import new_policy
 from jaxagent.cli.costs import add_costs
 from jaxagent.cli.errors import told
-from jaxagent.cli.progress import Progress
 from jaxagent.cli.records import record
 from jaxagent.cli.work import WorkFolder
 from jaxagent.evaluation import Protocol, chosen, evaluated
@@ -30,7 +29,7 @@ from jaxagent.rollout.tools import ToolFailure
 from jaxagent.scoring.rewards import Reward
 from jaxagent.training.warm_start import tower_vectors
 from jaxagent.trees import Params
-from jaxagent.types import Question, Trajectory
+from jaxagent.types import Progress, Question, Trajectory
 
 ROLLOUT_ERRORS = (PromptError, ToolFailure)
 """What a rollout raises that a field of the config can mend."""

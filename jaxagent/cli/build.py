@@ -14,8 +14,7 @@ from ml_collections import ConfigDict
 from jaxagent.agents import mmagent_r2, promsa
 from jaxagent.agents.protocol import Method, Tools
 from jaxagent.agents.tools import all_tools
-from jaxagent.cli.errors import UserError, did_you_mean, told
-from jaxagent.cli.progress import Progress
+from jaxagent.cli.errors import UserError, told
 from jaxagent.cli.records import record
 from jaxagent.cli.work import WorkFolder
 from jaxagent.data.benchmark import Benchmark, build_benchmark, read_questions
@@ -29,7 +28,8 @@ from jaxagent.retrieval.knowledge_base import Entity, KnowledgeBase, KnowledgeBa
 from jaxagent.retrieval.search import entity_ranks
 from jaxagent.scoring.rewards import MMAgentR2Reward, ProMSAReward, Reward
 from jaxagent.services.summariser import summarise_by_extraction
-from jaxagent.types import Images, Question, Split
+from jaxagent.suggestions import did_you_mean
+from jaxagent.types import Images, Progress, Question, Split
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 from jaxagent.agents import mmagent_r2
 from jaxagent.cli import build
 from jaxagent.cli.errors import told
-from jaxagent.cli.progress import Progress
 from jaxagent.cli.records import record
 from jaxagent.cli.work import WorkFolder
 from jaxagent.data.benchmark import benchmark_texts
@@ -26,9 +25,9 @@ from jaxagent.data.questions import entity_views
 from jaxagent.data.tiny_policy import PolicySizes, make_policy_folder
 from jaxagent.processing.policy import Policy, load_policy
 from jaxagent.rollout.config import RolloutConfig
-from jaxagent.training.demonstrations import Demonstrations, Stage, Views, demonstrations, looks
+from jaxagent.training.demonstrations import Demonstrations, Stage, demonstrations, looks
 from jaxagent.training.warm_start import WarmStart, levelled, warm_start_pairs, warm_started
-from jaxagent.types import Question, Trajectory
+from jaxagent.types import Progress, Trajectory
 from jaxagent.weights.folder import write_policy
 
 logger = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ def new_policy(
     config: ConfigDict, world: build.World, folder: WorkFolder, progress: Progress
 ) -> Path:
     """The folder of a new policy whose vision tower is warm; made once in a work folder."""
-    path = folder.root / "policy"
+    path = folder.policy
     if (path / "model.safetensors").exists():
         return path
     draft = folder.root / "policy.draft"
@@ -107,7 +106,7 @@ def lessons(
     """The expert's traces on training questions, by the config's method."""
     settings = record(Demonstrations, config, "sft", seed=config.seed)
     yield from demonstrations(
-        *_scenes(config, world, policy),
+        _stage(config, world, policy),
         settings,
         progress=lambda done: progress("Traces", done, settings.traces),
     )
@@ -118,22 +117,20 @@ def glances(
 ) -> Iterator[Trajectory]:
     """Other traces of the expert, up to the first candidates."""
     yield from looks(
-        *_scenes(config, world, policy),
+        _stage(config, world, policy),
         record(Demonstrations, config, "sft", seed=config.seed),
         count=count,
         progress=lambda done: progress("Looks", done, count),
     )
 
 
-def _scenes(
-    config: ConfigDict, world: build.World, policy: Policy
-) -> tuple[list[Question], Views, Stage]:
-    """What the expert is asked, what training may show of an entity, and where it acts."""
-    row = build.chosen(config.method.name, build.METHODS, "method.name")
+def _stage(config: ConfigDict, world: build.World, policy: Policy) -> Stage:
     flags, entities = world.benchmark.config, world.benchmark.entities
-    stage = Stage(
+    return Stage(
+        questions=world.questions("train", families=config.data.families),
+        views=lambda entity: entity_views(entity, "train", flags),
         policy=policy,
-        settings=record(row.settings, config, f"method.{config.method.name}"),
+        settings=build.settings(config),
         method=build.method(config),
         tools=build.tools(config, world.base),
         images=world.images,
@@ -142,5 +139,3 @@ def _scenes(
         names=world.names,
         hidden=frozenset(one.id for one in entities if one.split != "train"),
     )
-    questions = world.questions("train", families=config.data.families)
-    return questions, lambda entity: entity_views(entity, "train", flags), stage

@@ -13,8 +13,9 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 import configs
-from jaxagent.cli.errors import UserError, did_you_mean
+from jaxagent.cli.errors import UserError
 from jaxagent.cli.json_files import write_json
+from jaxagent.suggestions import did_you_mean
 
 Value = bool | int | float | str | tuple
 Json = Value | list | dict | None

@@ -9,10 +9,6 @@ its traceback.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jaxagent.suggestions import did_you_mean
-
-__all__ = ["UserError", "did_you_mean", "sentence", "told"]
-
 
 class UserError(Exception):
     """One sentence with the value, one with what is allowed or was found, one with what to do."""

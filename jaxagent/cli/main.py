@@ -5,7 +5,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from jaxagent.cli.errors import UserError, did_you_mean
+from jaxagent.cli.errors import UserError
+from jaxagent.suggestions import did_you_mean
 
 COMMANDS = {
     "quickstart": "build, train and evaluate a small agent, and leave a page to look at",

@@ -1,13 +1,9 @@
 """Progress bars: one line that is rewritten on a terminal, and a line now and then elsewhere."""
 
 import sys
-from collections.abc import Callable
 from types import TracebackType
 
 from tqdm import tqdm
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being made, how many are done and how many there are."""
 
 
 class Bars:

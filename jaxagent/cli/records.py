@@ -7,7 +7,8 @@ from typing import Any, Literal, TypeVar
 
 from ml_collections import ConfigDict
 
-from jaxagent.cli.errors import UserError, did_you_mean, told
+from jaxagent.cli.errors import UserError, told
+from jaxagent.suggestions import did_you_mean
 
 T = TypeVar("T")
 

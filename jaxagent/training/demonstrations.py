@@ -6,6 +6,7 @@ fiction (`data.fiction`). What the expert could not bring to the right end is le
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -49,8 +50,13 @@ class Demonstrations:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Where traces are played: the method over its tools, in the policy's tokens."""
+    """Where traces are played: the method over its tools, in the policy's tokens.
 
+    `questions` are those of training, and `views` what training may show of an entity.
+    """
+
+    questions: Sequence[Question]
+    views: Views
     policy: Policy
     settings: MMAgentR2 | ProMSA
     method: Method
@@ -63,10 +69,13 @@ class Stage:
     hidden: frozenset[str]
     """Entities that never appear: those that training does not ask about."""
 
+    @cached_property
+    def words(self) -> list[str]:
+        """What names and wordings are invented from."""
+        return name_words([passage.text for passage in self.passages.values()])
+
 
 def demonstrations(
-    questions: Sequence[Question],
-    views: Views,
     stage: Stage,
     config: Demonstrations,
     *,
@@ -77,15 +86,13 @@ def demonstrations(
     rng = np.random.default_rng((config.seed, 7))
     for start in range(0, config.traces, chunk):
         numbers = range(start, min(start + chunk, config.traces))
-        for trace, evidence in _played(rng, numbers, questions, views, stage, config, expert):
+        for trace, evidence in _played(rng, numbers, stage, config, expert):
             if usable(trace.dialogue, evidence) and len(trace.ids) <= config.max_tokens:
                 yield trace
         progress(numbers.stop)
 
 
 def looks(
-    questions: Sequence[Question],
-    views: Views,
     stage: Stage,
     config: Demonstrations,
     *,
@@ -99,7 +106,7 @@ def looks(
     made, start = 0, config.traces
     while made < count:
         numbers = range(start, start + min(chunk, count - made))
-        played = _played(rng, numbers, questions, views, stage, config, glancer)
+        played = _played(rng, numbers, stage, config, glancer)
         seen = [trace for trace, _ in played if any(turn.found for turn in trace.dialogue.turns)]
         if not seen:
             raise ValueError("No search of the expert's brings a candidate to look at.")
@@ -109,18 +116,12 @@ def looks(
 
 
 def _drawn(
-    rng: np.random.Generator,
-    questions: Sequence[Question],
-    views: Views,
-    stage: Stage,
-    words: Sequence[str],
-    config: Demonstrations,
-    number: int,
+    rng: np.random.Generator, number: int, stage: Stage, config: Demonstrations
 ) -> tuple[Question, Fiction | None]:
     family = ("single",) if rng.random() < config.single else ("bridge", "compare")
-    pool = [question for question in questions if question.family in family] or questions
+    pool = [one for one in stage.questions if one.family in family] or stage.questions
     question = pool[rng.integers(len(pool))]
-    shown = tuple(str(rng.choice(views(entity))) for entity in question.entities)
+    shown = tuple(str(rng.choice(stage.views(entity))) for entity in question.entities)
     question = replace(question, data_id=f"{question.data_id}~{number}", images=shown)
     told = rng.random() < config.fiction and question.family == "single"
     twist = int(rng.integers(len(TWISTS)))
@@ -131,9 +132,9 @@ def _drawn(
         twist=twist,
         seed=f"{config.seed} {number}",
         names=tuple(stage.names.values()),
-        words=words,
+        words=stage.words,
         text=question.text,
-        asked_as=reworded(question.text, words, rng) if rewords else question.text,
+        asked_as=reworded(question.text, stage.words, rng) if rewords else question.text,
     )
     return fictional(question, fiction), fiction
 
@@ -141,17 +142,14 @@ def _drawn(
 def _played(
     rng: np.random.Generator,
     numbers: range,
-    questions: Sequence[Question],
-    views: Views,
     stage: Stage,
     config: Demonstrations,
     author: Callable[..., Script],
 ) -> list[tuple[Trajectory, dict[str, Passage]]]:
     """Dialogues on freshly drawn questions, each with the passages that hold its answer."""
-    words = name_words([passage.text for passage in stage.passages.values()])
     drawn, fictions = [], {}
     for number in numbers:
-        question, fiction = _drawn(rng, questions, views, stage, words, config, number)
+        question, fiction = _drawn(rng, number, stage, config)
         drawn.append(question)
         if fiction is not None:
             fictions[question.data_id] = fiction
