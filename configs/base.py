@@ -279,7 +279,7 @@ def sft() -> ConfigDict:
     c.minutes = 0.0  # stop after this many minutes of training; 0 = by steps alone
     c.batch = 32  # dialogues an update
     c.verdict_weight = 1.0  # of the same / different target after each candidate image
-    c.look_steps = 0  # updates at the start that look at more traces, up to their first candidates
+    c.look_steps = 0  # updates at the start that look at more traces, up to their first choice
     c.look_batches = 3  # batches of further traces that such an update looks at
     c.traces = 4000  # demonstrations asked for; a share is left out as not usable
     c.fiction = 0.75  # share of single-hop traces told in a fictional world

@@ -16,11 +16,12 @@ def get_config():
     c.optimizer.schedule = "cosine"
     c.optimizer.weight_decay = 0.01
     c.warm_start.steps = 900
-    c.sft.steps = 600
+    c.sft.steps = 760
     c.sft.look_steps = 400
     c.sft.batch = 16
-    c.sft.traces = 10_000
-    c.sft.reworded = 0.5
+    c.sft.traces = 12_000
+    c.sft.fiction = 0.9
+    c.sft.reworded = 1.0
     c.packing.row_lengths = (256, 320, 640, 960)  # the first two for looks and for whole traces
     c.packing.call_tokens = 6400
     c.packing.chunk = 32

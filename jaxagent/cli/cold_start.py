@@ -115,7 +115,7 @@ def lessons(
 def glances(
     config: ConfigDict, world: build.World, policy: Policy, progress: Progress, *, count: int
 ) -> Iterator[Trajectory]:
-    """Other traces of the expert, up to the first candidates."""
+    """Other traces of the expert, up to the first choice."""
     yield from looks(
         _stage(config, world, policy),
         record(Demonstrations, config, "sft", seed=config.seed),

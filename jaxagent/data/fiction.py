@@ -15,7 +15,7 @@ are translated. Only training entities appear, so none is known by its absence.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
@@ -135,12 +135,12 @@ def fictional(question: Question, fiction: Fiction) -> Question:
 
 
 def reworded(text: str, words: Sequence[str], rng: np.random.Generator) -> str:
-    """The text with about half of its words exchanged for random ones."""
+    """The text with about half of its words, and its last mark, exchanged for random ones."""
     told = []
-    for word in text.split(" "):
+    for word in text.rstrip("?.").split(" "):
         end = word[len(word.rstrip("?.,")) :]
         told.append(f"{words[rng.integers(len(words))]}{end}" if rng.random() < 0.5 else word)
-    return " ".join(told)
+    return " ".join(told) + "?."[rng.integers(2)]
 
 
 def fictional_tools(
@@ -184,9 +184,7 @@ def fictional_tools(
     return {name: translated(tool) for name, tool in tools.items()}
 
 
-def name_words(texts: Sequence[str], *, avoided: Callable[[str], bool] = lambda word: False):
-    """The words of `texts` that a name can be invented from: letters alone, four to ten of them."""
+def name_words(texts: Iterable[str], *, lengths: range = range(4, 11)) -> list[str]:
+    """The words of `texts` that a name can be invented from: of letters alone, of these lengths."""
     words = {word.strip(".,;:()\"'").lower() for text in texts for word in text.split()}
-    return sorted(
-        word for word in words if word.isalpha() and 4 <= len(word) <= 10 and not avoided(word)
-    )
+    return sorted(word for word in words if word.isalpha() and len(word) in lengths)

@@ -270,12 +270,12 @@ def expert(
 
 
 def glancer(config: MMAgentR2 | ProMSA, passages: Iterable[Passage]) -> Script:
-    """The expert that stops, with a guess, once a search has brought something."""
+    """The expert that stops, with a guess, one turn after a search has brought something."""
     searching = expert(config, passages)
 
     def script(dialogue: Dialogue) -> str:
-        seen = any(turn.found for turn in dialogue.turns)
-        return searching.concluded(dialogue) if seen else searching(dialogue)
+        chosen = any(turn.found for turn in dialogue.turns[:-1])
+        return searching.concluded(dialogue) if chosen else searching(dialogue)
 
     return script
 

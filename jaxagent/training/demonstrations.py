@@ -71,8 +71,14 @@ class Stage:
 
     @cached_property
     def words(self) -> list[str]:
-        """What names and wordings are invented from."""
-        return name_words([passage.text for passage in self.passages.values()])
+        """What names and wordings are invented from: for one half the words of real names.
+
+        Only the words, so that every name can be written: a token that is never a target is one
+        that a policy with tied embeddings learns never to write.
+        """
+        told = name_words(passage.text for passage in self.passages.values())
+        names = name_words(self.names.values(), lengths=range(3, 20))
+        return [*told, *np.resize(names, len(told)).tolist()]
 
 
 def demonstrations(
@@ -100,8 +106,8 @@ def looks(
     chunk: int = 256,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Iterator[Trajectory]:
-    """Traces that end once the first candidates were seen: other ones, and cheaper, than the
-    demonstrations. Exactly `count` of them; `progress` hears how many there are."""
+    """Traces that end once one of the first candidates was chosen: other ones, and cheaper, than
+    the demonstrations. Exactly `count` of them; `progress` hears how many there are."""
     rng = np.random.default_rng((config.seed, 8))
     made, start = 0, config.traces
     while made < count:

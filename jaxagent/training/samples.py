@@ -91,14 +91,13 @@ def _served(trajectory: Trajectory) -> list[tuple[Candidate, bool]]:
     return served
 
 
-def until_first_verdicts(one: Sample) -> Sample:
-    """The sample up to the verdicts on its first candidates; as it is where none is asked."""
+def until_first_choice(one: Sample) -> Sample:
+    """The sample up to the end of the turn after its first candidates; as it is without any."""
     if not one.verdicts:
         return one
     first = min(one.verdicts)
-    later = np.flatnonzero(one.written[first:])
-    next_turn = first + later[0] if len(later) else len(one.ids)
-    end = max(place for place in one.verdicts if place < next_turn) + 1
+    turn_ends = np.flatnonzero(one.written[first:-1] & ~one.written[first + 1 :])
+    end = first + turn_ends[0] + 1 if len(turn_ends) else len(one.ids)
     return replace(
         one,
         ids=one.ids[:end],

@@ -5,7 +5,7 @@
 A verdict is asked at the token after each candidate image (`samples.verdicts`): a target right
 where the comparison can be made. Without it a small policy stays at chance for hundreds of steps.
 Comparing is learnt more slowly than the rest, so the first updates may look at more traces beside
-their own, each only up to its first candidates: for 40 % of the tokens, verdicts on all of them.
+their own, each only up to the first choice among candidates: for half of the tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxagent.training.batch import PictureSource, Shape, micro_batches
 from jaxagent.training.loop import Finished, NotedProgress, Run, Stepped, run, updated
-from jaxagent.training.samples import Sample, sample, until_first_verdicts, verdicts
+from jaxagent.training.samples import Sample, sample, until_first_choice, verdicts
 from jaxagent.training.step import Learner, Update, merged
 from jaxagent.trees import Params
 from jaxagent.types import Trajectory
@@ -33,7 +33,7 @@ class SFTConfig:
     verdict_weight: float = 1.0
     """w; 0 asks for no verdicts."""
     look_steps: int = 0
-    """Updates at the start that look at more traces, up to their first candidates."""
+    """Updates at the start that look at more traces, up to their first choice."""
     look_batches: int = 3
     """Batches of further traces that such an update looks at."""
     seed: int = 0
@@ -100,7 +100,7 @@ def train_sft(
         seen = [trace for step in range(first, first + batches) for trace in looks(step)]
         return [
             samples_of(traces(number)),
-            [until_first_verdicts(one) for one in samples_of(seen)],
+            [until_first_choice(one) for one in samples_of(seen)],
         ]
 
     def step(learner: Learner, number: int) -> Stepped:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from jaxagent.agents.mmagent_r2 import SearchImage
-from jaxagent.training.samples import Sample, until_first_verdicts, verdicts
+from jaxagent.training.samples import Sample, until_first_choice, verdicts
 from jaxagent.types import Candidate, Dialogue, ImageSpan, Trajectory, Turn
 from tests.training.dialogues import question
 
@@ -64,13 +64,14 @@ def test_a_look_ends_at_the_verdicts_on_the_first_candidates():
     )
     whole = Sample(
         ids=np.arange(20, dtype=np.int32),
-        written=np.isin(np.arange(20), (6, 12)),
+        written=np.isin(np.arange(20), (6, 12, 18, 19)),
         log_probs=np.zeros(20, np.float32),
         images=images,
         verdicts={11: False, 17: True},
     )
-    look = until_first_verdicts(whole)
-    assert look.ids.tolist() == list(range(12))
-    assert (look.num_targets, look.images, look.verdicts) == (1, images[:2], {11: False})
+    look = until_first_choice(whole)
+    assert look.ids.tolist() == list(range(13))
+    assert (look.num_targets, look.images, look.verdicts) == (2, images[:2], {11: False})
+    assert until_first_choice(replace(whole, verdicts={17: True})).ids.tolist() == list(range(20))
     plain = replace(whole, verdicts={})
-    assert until_first_verdicts(plain) is plain
+    assert until_first_choice(plain) is plain
