@@ -14,7 +14,6 @@ Where the base does not give what is needed, it guesses, and `usable` tells such
 demonstration.
 """
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,12 +44,9 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Expert:
-    """What both experts know. `passages` is the base by id; `detours` the share of questions whose
-    first text search is a poor one, from which the expert recovers."""
+    """What both experts know: `passages` is the base by id."""
 
     passages: Mapping[str, Passage]
-    detours: float = 0.0
-    seed: int = 0
 
     def steps(self, question: Question, names: Sequence[str]) -> tuple[Step, ...]:
         """The facts in the order in which they can be asked for.
@@ -115,12 +111,6 @@ class Expert:
             return "Found." if self.complete(dialogue) else "Not found."
         return "\n".join(self.compared(question))
 
-    def detour(self, question: Question) -> bool:
-        """Whether this question's trace begins its text search with a poor query."""
-        text = f"{self.seed} {question.data_id}".encode()
-        drawn = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") / 2**64
-        return drawn < self.detours
-
 
 @dataclass(frozen=True, kw_only=True)
 class MMAgentR2Expert(Expert):
@@ -178,8 +168,6 @@ class MMAgentR2Expert(Expert):
             for turn in dialogue.turns
             if isinstance(turn.action, mmagent_r2.SearchText)
         ]
-        if missing and not asked and self.detour(question):
-            return (missing[0].name,)
         if question.family != "compare":
             missing = missing[:1]
         tries = zip(*(step.queries for step in missing), strict=True)
@@ -250,23 +238,17 @@ class ProMSAExpert(Expert):
         for step in self.steps(question, names):
             if self.shown(step.passage, dialogue):
                 continue
-            if not asked and self.detour(question):
-                return step.name or step.phrase
             return next((query for query in step.queries if query not in asked), None)
         return None
 
 
 def expert(
-    config: MMAgentR2 | ProMSA,
-    passages: Iterable[Passage],
-    *,
-    detours: float = 0.0,
-    seed: int = 0,
+    config: MMAgentR2 | ProMSA, passages: Iterable[Passage]
 ) -> MMAgentR2Expert | ProMSAExpert:
     """The expert of the method with these settings over this base."""
     known = {passage.id: passage for passage in passages}
     kind = MMAgentR2Expert if isinstance(config, MMAgentR2) else ProMSAExpert
-    return kind(config=config, passages=known, detours=detours, seed=seed)
+    return kind(config=config, passages=known)
 
 
 def glancer(config: MMAgentR2 | ProMSA, passages: Iterable[Passage]) -> Script:

@@ -70,6 +70,16 @@ class Stage:
     """Entities that never appear: those that training does not ask about."""
 
     @cached_property
+    def single(self) -> Sequence[Question]:
+        """The questions about one fact of one image; all where there is none."""
+        return [one for one in self.questions if one.family == "single"] or self.questions
+
+    @cached_property
+    def several(self) -> Sequence[Question]:
+        """The questions about several; all where there is none."""
+        return [one for one in self.questions if one.family != "single"] or self.questions
+
+    @cached_property
     def words(self) -> list[str]:
         """What names and wordings are invented from: for one half the words of real names.
 
@@ -124,8 +134,7 @@ def looks(
 def _drawn(
     rng: np.random.Generator, number: int, stage: Stage, config: Demonstrations
 ) -> tuple[Question, Fiction | None]:
-    family = ("single",) if rng.random() < config.single else ("bridge", "compare")
-    pool = [one for one in stage.questions if one.family in family] or stage.questions
+    pool = stage.single if rng.random() < config.single else stage.several
     question = pool[rng.integers(len(pool))]
     shown = tuple(str(rng.choice(stage.views(entity))) for entity in question.entities)
     question = replace(question, data_id=f"{question.data_id}~{number}", images=shown)

@@ -101,12 +101,10 @@ def base(rank: int, *, deaf: bool = False) -> Callable[[Call, Question], Found]:
     return answer
 
 
-def played(
-    config: MMAgentR2 | ProMSA, question: Question, tools, author=expert, **options
-) -> Dialogue:
+def played(config: MMAgentR2 | ProMSA, question: Question, tools, author=expert) -> Dialogue:
     """The expert's dialogue."""
     module = mmagent_r2 if isinstance(config, MMAgentR2) else promsa
-    method, script = module.method(config), author(config, PASSAGES.values(), **options)
+    method, script = module.method(config), author(config, PASSAGES.values())
     dialogue, (request,) = method.advance(begin(question), Begin(question))
     while not isinstance(request, Done):
         if isinstance(request, Generate):
@@ -257,17 +255,3 @@ def test_promsa_keeps_a_call_for_every_image_and_within_its_budgets():
     } == {1, 2}
     assert dialogue.state.faults == ()
     assert dialogue.done
-
-
-@pytest.mark.parametrize("config", [MMAgentR2(), ProMSA(prompt="short")], ids=["r2", "promsa"])
-def test_a_detour_begins_with_a_poor_query_and_recovers(config):
-    dialogue = played(config, BRIDGE, base(0), detours=1.0)
-    texts = " ".join(lines(dialogue))
-    assert '["Chad"]' in texts or '"query": "Sudan"' in texts
-    assert usable(dialogue, PASSAGES)
-
-
-def test_the_share_of_detours_is_that_asked_for():
-    script = expert(MMAgentR2(), PASSAGES.values(), detours=0.25)
-    questions = [Question(**vars(SINGLE) | {"data_id": f"q{number}"}) for number in range(2000)]
-    assert abs(sum(map(script.detour, questions)) / 2000 - 0.25) < 0.03
