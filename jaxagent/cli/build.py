@@ -29,7 +29,7 @@ from jaxagent.retrieval.search import entity_ranks
 from jaxagent.scoring.rewards import MMAgentR2Reward, ProMSAReward, Reward
 from jaxagent.services.summariser import summarise_by_extraction
 from jaxagent.suggestions import did_you_mean
-from jaxagent.types import Images, Progress, Question, Split
+from jaxagent.types import Images, Progress, Question, Split, silent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,7 @@ METHODS: Mapping[str, MethodRow] = {
 }
 DATA = {"flags": FlagsConfig}
 SUMMARISERS = {"extractive": summarise_by_extraction}
+SEARCHED = 256  # questions whose images are rendered and searched between two words of progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +167,9 @@ def shipped_methods() -> list[str]:
     return [method for method in METHODS if policy_folder("shipped", method).is_dir()]
 
 
-def training_questions(config: ConfigDict, world: World) -> list[Question]:
+def training_questions(
+    config: ConfigDict, world: World, progress: Progress = silent
+) -> list[Question]:
     """The questions trained on: all of the families', or a seeded draw of `data.questions`.
 
     Where the method says so, only those whose entities its searches can bring.
@@ -178,8 +181,12 @@ def training_questions(config: ConfigDict, world: World) -> list[Question]:
     reach = chosen(config.method.name, METHODS, "method.name").reach
     if reach is None:
         return found
-    ranks = entity_ranks(world.base, found, reach(settings(config)))
-    kept = [question for question, rank in zip(found, ranks, strict=True) if rank]
+    top, kept = reach(settings(config)), []
+    for done in range(0, len(found), SEARCHED):
+        some = found[done : done + SEARCHED]
+        ranks = entity_ranks(world.base, some, top)
+        kept += [question for question, rank in zip(some, ranks, strict=True) if rank]
+        progress("Questions within reach", done + len(some), len(found))
     if not kept:
         raise UserError(
             f"The searches of {config.method.name} can bring the entities of none of "

@@ -3,7 +3,7 @@
 Each row runs in `<workdir>/<name>` with its own resume; all share `<workdir>/kb` and the
 compilation cache, and rows that begin alike share the evaluation before training. A row that is in
 the results file already is skipped, so the same command goes on after a stop; one that is there
-with other fields is refused.
+with other fields, or began with other weights, is refused.
 """
 
 import argparse
@@ -64,17 +64,23 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def names_done(results: Path, config: str, wanted: Mapping[str, Mapping]) -> set[str]:
-    """The wanted rows that the results file holds; UserError when one was run with other fields."""
+    """The wanted rows that the results file holds; UserError when one of them was another run."""
     with told(ValueError):
         lines = [line for line in read_results(results) if line["config"] == config]
-    found = {line["name"]: line["changes"] for line in lines if line["name"] in wanted}
-    for name, changes in found.items():
-        fields = {field: as_tuple(value) for field, value in changes.items()}
-        begun = differences(read_config(config, fields), read_config(config, wanted[name]))
+    found = {line["name"]: line for line in lines if line["name"] in wanted}
+    for name, line in found.items():
+        fields = {field: as_tuple(value) for field, value in line["changes"].items()}
+        now = read_config(config, wanted[name])
+        begun = differences(read_config(config, fields), now)
         if begun:
             raise UserError(
                 f"{results} holds the row {name} with other fields ({were(begun)}). Give the same "
                 "fields to go on with that sweep, or another file with --results."
+            )
+        if line["weights"] != weights_digest(now):
+            raise UserError(
+                f"{results} holds the row {name} of a run that began with other weights than "
+                f"{now.model.folder!r} holds now. Give another file with --results."
             )
     return set(found)
 
@@ -128,6 +134,7 @@ def finished_row(config_name: str, name: str, changes: dict, root: WorkFolder) -
         name=name,
         config=config_name,
         changes=json.loads(json.dumps(changes)),
+        weights=weights_digest(config),
         seed=config.seed,
         minutes=sum(result.seconds.values()) / 60,
         steps=sum("time/step" in row for row in result.scalars),
@@ -150,7 +157,7 @@ def start_key(config: ConfigDict) -> str:
 
 
 def weights_digest(config: ConfigDict) -> str:
-    """Of the files that the policy starts from; they can change under one name."""
+    """Of the files that the policy starts from, which can change under one name; "" if new."""
     if config.model.folder == "new":
         return ""
     folder = build.policy_folder(config.model.folder, config.method.name)

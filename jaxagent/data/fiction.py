@@ -11,7 +11,8 @@ never met: compare the images, copy the name, copy the question.
 
 Twists act on pixels and number 24: six orders of the colour channels, mirrored or not, turned
 upside down or not; twist 0 changes nothing. The tools are asked in the real world and their answers
-are translated. Only training entities appear, so none is known by its absence.
+are translated. Images of training entities alone appear, so none is known by its absence; passages
+of all may, as they do when the agent acts.
 """
 
 import hashlib
@@ -146,11 +147,11 @@ def reworded(text: str, words: Sequence[str], rng: np.random.Generator) -> str:
 def fictional_tools(
     tools: Tools, fictions: Mapping[str, Fiction], *, hidden: frozenset[str]
 ) -> Tools:
-    """Tools that answer each question in its fiction, if it has one, and never show `hidden`.
+    """Tools that answer each question in its fiction, if it has one.
 
     Args:
         fictions: by `data_id`.
-        hidden: ids of entities.
+        hidden: ids of entities that no image search finds.
     """
 
     def translated(tool: Tool) -> Tool:

@@ -3,13 +3,13 @@
 A line holds the figures of one run and the outcome of every evaluated question before and after, so
 that intervals can be drawn again from the file alone:
 
-    {"name": "grpo-0", "config": …, "changes": {field: value}, "seed": 0, "minutes": …,
-     "steps": …, "reward": [first, last],
+    {"name": "grpo-0", "config": …, "changes": {field: value}, "weights": …, "seed": 0,
+     "minutes": …, "steps": …, "reward": [first, last],
      "before": {split: figures}, "after": {split: figures},
      "outcomes": {split: {data_id: [entity, reward, reward after, accuracy, …, ident., …]}}}
 
-Runs whose names differ in the last number alone are seeds of one row of the table: a question's
-outcome is averaged over them before the bootstrap over entities.
+Runs of one experiment whose names differ in the last number alone are seeds of one row of the
+table: a question's outcome is averaged over them before the bootstrap over entities.
 """
 
 import logging
@@ -27,7 +27,7 @@ from jaxagent.scoring.metrics import Interval, entity_interval
 
 KEPT = ("dialogues", *METRICS)
 GROUPED = ("changes", "before", "after", "outcomes", "versions")
-FIELDS = ("name", "config", "minutes", "steps", *GROUPED)
+FIELDS = ("name", "config", "weights", "minutes", "steps", *GROUPED)
 """What a line is read for; those of `GROUPED` are objects."""
 PAIRS = {"reward": "reward", "accuracy": "accuracy", "ident": "identified"}
 """Metric -> what a row of dialogues calls it; an outcome holds them in this order."""
@@ -38,6 +38,7 @@ def result_line(
     name: str,
     config: str,
     changes: Mapping[str, object],
+    weights: str,
     seed: int,
     minutes: float,
     steps: int,
@@ -49,6 +50,7 @@ def result_line(
     """One run as a line of the results file.
 
     Args:
+        weights: a digest of those that the run began with.
         minutes, steps: of training, without building, evaluating and compiling ahead.
         rewards: mean reward of every step of training, in order; may be empty.
         before, after: either may be empty, when the run was not evaluated then.
@@ -58,6 +60,7 @@ def result_line(
         "name": name,
         "config": config,
         "changes": dict(changes),
+        "weights": weights,
         "seed": seed,
         "minutes": round(minutes, 2),
         "steps": steps,
@@ -133,11 +136,11 @@ def check_line(line: Mapping, where: str) -> None:
         )
 
 
-def groups(lines: Iterable[Mapping]) -> dict[str, list[Mapping]]:
-    """Row of the table -> its runs, in the order of the file."""
+def groups(lines: Iterable[Mapping]) -> dict[tuple[str, str], list[Mapping]]:
+    """(experiment, row of its table) -> its runs, in the order of the file."""
     found = defaultdict(list)
     for line in lines:
-        found[row_name(line["name"])].append(line)
+        found[line["config"], row_name(line["name"])].append(line)
     return dict(found)
 
 
@@ -150,7 +153,7 @@ def row_name(run: str) -> str:
 def results_table(lines: Sequence[Mapping], split: str) -> Table:
     """One row for each group of seeds, on one split."""
     rows = []
-    for name, runs in groups(line for line in lines if split in line["after"]).items():
+    for (_, name), runs in groups(line for line in lines if split in line["after"]).items():
         steps, minutes = (float(np.mean([run[of] for run in runs])) for of in ("steps", "minutes"))
         cells: list[str | int | float | None] = [name, len(runs), round(steps), minutes]
         for metric in PAIRS:

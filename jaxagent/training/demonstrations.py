@@ -67,7 +67,7 @@ class Stage:
     passages: Mapping[str, Passage]
     names: Mapping[str, str]
     hidden: frozenset[str]
-    """Entities that never appear: those that training does not ask about."""
+    """Entities whose images never appear: those that training does not ask about."""
 
     @cached_property
     def single(self) -> Sequence[Question]:

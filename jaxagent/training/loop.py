@@ -69,12 +69,12 @@ def run(
     step: Callable[[Learner, int], Stepped],
     config: Run,
     *,
-    begin: Callable[[], object] = lambda: None,
+    begin: Callable[[int], object] = lambda step: None,
     progress: NotedProgress = lambda what, done, total, note: None,
 ) -> Finished:
     """The learner after the run, resumed from the newest checkpoint when there is one.
 
-    `begin` is called before the first step, if one is left, and counts in no step's time.
+    `begin` is called with the number of the first step that is left, and counts in no step's time.
     """
     checkpoints = Checkpoints(config.folder / "checkpoints" / config.name, keep=config.keep)
     restored = checkpoints.restore(learner)
@@ -86,7 +86,7 @@ def run(
     reason, saved = "done", done
     try:
         if done < config.steps and not 0 < config.seconds <= seconds:
-            begin()
+            begin(done)
         with _Terminations() as terminated:
             while done < config.steps:
                 if 0 < config.seconds <= seconds:

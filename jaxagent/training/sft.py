@@ -121,4 +121,4 @@ def train_sft(
         learner, scalars = updated(update, learner, batches, to.folder)
         return Stepped(learner, {f"sft/{name}": value for name, value in scalars.items()})
 
-    return run(learner, step, to, begin=lambda: read(0), progress=progress)
+    return run(learner, step, to, begin=read, progress=progress)

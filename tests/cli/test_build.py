@@ -44,6 +44,14 @@ def test_mmagent_trains_on_what_its_searches_can_bring(world, batch_size, rej_ma
     assert found == ASKED[:kept]
 
 
+def test_the_search_for_what_can_be_brought_is_watched(world):
+    heard = []
+    build.training_questions(
+        config("mmagent_r2", batch_size=4), world, lambda *words: heard.append(words)
+    )
+    assert heard == [("Questions within reach", len(ASKED), len(ASKED))]
+
+
 def test_promsa_trains_on_all(world):
     assert build.training_questions(config("promsa"), world) == ASKED
 

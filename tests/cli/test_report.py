@@ -48,7 +48,7 @@ def results(tmp_path, **changes) -> Path:
     figures = {"unseen_entity": {"dialogues": 1.0, "accuracy": 1.0}}
     line = {"name": "grpo-0", "config": "flags_mmagent_r2_grpo", "seed": 0, "reward": None}
     line |= {"minutes": 1.0, "steps": 1, "before": figures, "after": figures, "versions": {}}
-    line |= {"changes": {}}
+    line |= {"changes": {}, "weights": ""}
     append_line(tmp_path / "r.jsonl", line | {"outcomes": {"unseen_entity": {}}} | changes)
     return tmp_path / "r.jsonl"
 

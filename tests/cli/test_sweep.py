@@ -5,7 +5,9 @@ import json
 import pytest
 
 from jaxagent.cli import sweep
+from jaxagent.cli.configs import read_config
 from jaxagent.cli.main import main
+from jaxagent.json_lines import append_line
 from jaxagent.report.results import read_results
 
 EXPERIMENT = "flags_mmagent_r2_grpo"
@@ -28,6 +30,7 @@ def line(name: str, changes: dict) -> dict:
     """A run that was evaluated neither before nor after training."""
     whole = {
         "changes": changes,
+        "weights": sweep.weights_digest(read_config(EXPERIMENT, changes)),
         "seed": 0,
         "minutes": 1.0,
         "steps": 1,
@@ -91,6 +94,14 @@ def test_a_row_that_was_run_with_other_fields_is_refused(capsys, tmp_path, ran):
     assert main([*words(tmp_path, results), *same]) == 0
     message = refused(capsys, words(tmp_path, results))
     assert "holds the row grpo-0 with other fields (optimizer.learning_rate was 0.0002" in message
+    assert ran == []
+
+
+def test_a_row_that_began_with_other_weights_is_refused(capsys, tmp_path, ran):
+    results = tmp_path / "r.jsonl"
+    append_line(results, line("grpo-0", {"seed": 0}) | {"weights": "1f"})
+    message = refused(capsys, words(tmp_path, results))
+    assert "the row grpo-0 of a run that began with other weights than 'shipped' holds" in message
     assert ran == []
 
 

@@ -25,11 +25,14 @@ def rows(*accuracies: float, identified: bool | None = True) -> list[dict]:
     ]
 
 
-def line(name: str, before: list[dict], after: list[dict]) -> dict:
+def line(
+    name: str, before: list[dict], after: list[dict], config: str = "flags_mmagent_r2_grpo"
+) -> dict:
     return result_line(
         name=name,
-        config="flags_mmagent_r2_grpo",
+        config=config,
         changes={"seed": 0},
+        weights="1f",
         seed=0,
         minutes=5.678,
         steps=5,
@@ -56,6 +59,11 @@ def test_the_table_has_one_row_for_each_group_of_seeds():
     assert grpo[7].startswith("+37.5 (")
     assert shuffled[7] == "+0.0 (+0.0 to +0.0)"
     assert grpo[-2:] == [25.0, 100.0]
+
+
+def test_rows_of_one_name_in_two_experiments_stay_apart():
+    runs = [line("grpo-0", [], rows(0)), line("grpo-0", [], rows(1), "flags_promsa_grpo")]
+    assert [row[:2] for row in results_table(runs, "unseen_entity").rows] == [["grpo", 1]] * 2
 
 
 def test_a_method_that_records_no_entity_has_no_ident():

@@ -125,18 +125,19 @@ def test_a_finished_run_is_not_run_again(tmp_path):
 def test_what_begins_a_run_counts_in_no_step_and_is_left_out_when_none_is_left(tmp_path):
     begun = []
 
-    def begin():
-        begun.append(time.sleep(0.5))
+    def begin(first):
+        time.sleep(0.5)
+        begun.append(first)
 
     def step(learner, number):
         return Stepped(learner, {})
 
-    for _ in range(2):
+    for steps in (1, 1, 2):
         learner = update().learner(PARAMS)
-        run(learner, step, Run(name="rl", folder=tmp_path, steps=1), begin=begin)
-    assert len(begun) == 1
-    (line,) = (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(line)["time/rl"] < 0.5
+        run(learner, step, Run(name="rl", folder=tmp_path, steps=steps), begin=begin)
+    assert begun == [0, 1]
+    lines = (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["time/rl"] < 0.5 for line in lines] == [True, True]
 
 
 def test_the_time_limit_ends_a_run_and_is_kept_over_resumes(tmp_path):
