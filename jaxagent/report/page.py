@@ -89,7 +89,10 @@ def embedded(keys: Sequence[str], *, images: Images, side: int) -> Iterator[tupl
 
 
 def curve_data(curve: Curve) -> dict:
-    points = {name: [[x, round(y, 5)] for x, y in series] for name, series in curve.series.items()}
+    """A curve as the page's script reads it; five digits are more than it can show."""
+    points = {
+        name: [[x, float(f"{y:.5g}")] for x, y in series] for name, series in curve.series.items()
+    }
     return {"title": curve.title, "x": curve.x, "note": curve.note, "series": points}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxagent.report.page import escaped_json, page, write_report
+from jaxagent.report.page import curve_data, escaped_json, page, write_report
 from jaxagent.report.records import Curve, Figure, Report, Table
 
 BROWSER = next(
@@ -160,6 +160,11 @@ def test_each_image_is_embedded_once_and_an_unknown_one_is_left_out():
         "view:Andorra", "view:Chad", "view:Oman", "view:Romania",
     ]  # fmt: skip
     assert all(uri.startswith("data:image/webp;base64,") for uri in data["images"].values())
+
+
+def test_small_numbers_keep_their_digits():
+    curve = Curve(title="gap", series={"a": [(0, 1.23456789e-7), (1, 0.0), (2, 1234.56789)]})
+    assert curve_data(curve)["series"] == {"a": [[0, 1.2346e-7], [1, 0.0], [2, 1234.6]]}
 
 
 def test_an_empty_report_is_still_a_page():
