@@ -1,6 +1,6 @@
 """A protocol over splits: which questions, what is kept of a dialogue, and the figures of a run.
 
-    questions ──► dialogues (rows of dialogues.jsonl) ──► Summary
+    questions ──► dialogues (rows of `evaluation/<name>.jsonl`) ──► Summary
 
 A row is a plain mapping, complete enough to be read in the report and to be counted again. Figures:
 
@@ -11,6 +11,9 @@ A row is a plain mapping, complete enough to be read in the report and to be cou
                    the true entity first for all images: sight without a dialogue
     paired change  of two policies on the same questions, with a 95 % interval from a bootstrap that
                    draws ENTITIES with replacement (`scoring.metrics.entity_interval`)
+
+Where questions of other splits were asked, figures over several splits leave training questions
+out.
 
 Left out: the public data sets' file formats, and any choice of sampling.
 """
@@ -76,7 +79,8 @@ class Summary:
     """Figures of one policy: group -> metric -> value, over splits, families and kinds.
 
     `overall["accuracy"]` is the harmonic mean of unseen question and unseen entity (InfoSeek), or
-    the mean where only one of them was asked.
+    the mean where only one of them was asked. Figures over several splits, those of families and
+    kinds too, are of the rows `without_train`.
     """
 
     overall: Mapping[str, float]
@@ -226,17 +230,19 @@ def dialogue_row(
 def turn_rows(dialogue: Dialogue, *, correct: bool) -> list[dict]:
     """The turns with a verdict on each decision: a rerank, a rejection or the answer."""
     question = dialogue.question
-    rows, current, batch = [], 0, ()
+    rows, current = [], 0
+    batches: dict[int, Sequence[Candidate]] = {}  # the last one of each image
     for turn in dialogue.turns:
         if turn.author == "environment":
             candidates = tuple(found for found in turn.found if isinstance(found, Candidate))
-            batch = candidates or batch
+            if candidates:
+                batches[current] = candidates
             rows.append(environment_row(turn, question))
             continue
         if isinstance(turn.action, SearchImage) and 1 <= turn.action.image <= len(question.images):
             current = turn.action.image - 1
-        words = action_words(turn)
-        right = correct if words == "answer" else verdict(turn, batch, question.entities[current])
+        words, entity = action_words(turn), question.entities[current]
+        right = correct if words == "answer" else verdict(turn, batches.get(current, ()), entity)
         row = {"author": "policy", "text": turn.text, "decision": {"kind": words, "right": right}}
         rows.append(row | ({"forced": True} if turn.forced else {}))
     return rows
@@ -285,7 +291,7 @@ def environment_row(turn: Turn, question: Question) -> dict:
 
 
 def summary(rows: Sequence[Row]) -> Summary:
-    """Figures over all rows and by split, family, kind and split x family.
+    """Figures over all splits and by split, family, kind and split x family.
 
     Raises:
         ValueError: there is no row.
@@ -294,12 +300,21 @@ def summary(rows: Sequence[Row]) -> Summary:
         raise ValueError("There is nothing to summarise: no dialogue was run.")
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        for name in (row["split"], row["family"], row["kind"], f"{row['split']} {row['family']}"):
+        for name in (row["split"], f"{row['split']} {row['family']}"):
+            groups[name].append(row)
+    over_splits = without_train(rows)
+    for row in over_splits:
+        for name in (row["family"], row["kind"]):
             groups[name].append(row)
     return Summary(
-        overall=metrics(rows) | {"accuracy": overall_accuracy(rows)},
+        overall=metrics(over_splits) | {"accuracy": overall_accuracy(over_splits)},
         groups={name: metrics(members) for name, members in sorted(groups.items())},
     )
+
+
+def without_train(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows of all splits but `train`; all rows where there is no other split."""
+    return [row for row in rows if row["split"] != "train"] or rows
 
 
 def metrics(rows: Sequence[Row]) -> dict[str, float]:
@@ -334,14 +349,14 @@ def mean(values: Iterable[float]) -> float:
 def overall_accuracy(rows: Sequence[Row]) -> float:
     """InfoSeek's "all": the harmonic mean of unseen question and unseen entity, else the mean.
 
-    Training questions are no part of the harmonic mean.
+    Args:
+        rows: those `without_train`.
     """
     if not is_harmonic(row["split"] for row in rows):
         return mean(row["accuracy"] for row in rows)
     kinds: dict[bool, list[float]] = defaultdict(list)
     for row in rows:
-        if row["split"] != "train":
-            kinds[row["split"].endswith("unseen_question")].append(row["accuracy"])
+        kinds[row["split"].endswith("unseen_question")].append(row["accuracy"])
     return harmonic_mean(mean(kinds[True]), mean(kinds[False]))
 
 

@@ -1,6 +1,7 @@
 """Evaluation: which questions are asked, what is kept of a dialogue, and the figures."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,6 +131,26 @@ def test_a_decision_is_held_against_the_image_that_was_searched():
     assert decisions(done)[-1] == ("rerank", False)
 
 
+def test_a_decision_is_held_against_the_last_batch_of_its_image():
+    """Image 1's pool is spent when it is searched again; image 2's batch was shown since."""
+    two = question("q2", images=("view:td", "view:ro"), entities=("td", "ro"))
+    turns = (
+        policy(SearchImage(1)),
+        returned(CHAD),
+        policy(SearchImage(2)),
+        returned(ANDORRA),
+        policy(SearchImage(1)),
+        Turn(author="environment", parts=("No more batches for image 1.",)),
+        policy(Rerank("Chad")),
+        policy(Reject()),
+    )
+    dialogue = Dialogue(question=two, turns=turns, state=State(images=()))
+    assert decisions(replace(trajectory(), dialogue=dialogue))[-2:] == [
+        ("rerank", True),
+        ("reject", False),
+    ]
+
+
 def test_identification_needs_the_true_entity():
     assert row(trajectory(recorded=ROMANIA))["identified"] is True
     assert row(trajectory(recorded=CHAD))["identified"] is False
@@ -193,6 +214,18 @@ def test_overall_accuracy_is_the_harmonic_mean_over_splits():
     assert found.overall["R@1"] == 0.0
     assert found.overall["R@15"] == 1.0
     assert found.overall["reward outcome"] == 1.0
+
+
+def test_figures_over_several_splits_leave_training_questions_out():
+    rows = [counted("unseen_entity", 0.0), counted("unseen_question", 1.0)]
+    train = counted("train", 1.0) | {"rank": 1, "identified": False}
+    found = summary([*rows, train, train])
+    alone = summary(rows)
+    assert found.overall == alone.overall
+    assert found.groups.items() >= alone.groups.items()
+    assert found.groups.keys() - alone.groups.keys() == {"train", "train single"}
+    assert found.groups["train"]["dialogues"] == 2
+    assert summary([train, train]).overall["dialogues"] == 2
 
 
 def test_a_method_that_records_nothing_has_no_ident():

@@ -1,7 +1,7 @@
 """A `Report` from what a run left in its folder: scalars, dialogues, config."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from jaxagent.evaluation import Row, Summary, is_harmonic, paired_change, summary
@@ -77,7 +77,10 @@ def scalar_curves(rows: Iterable[Mapping[str, float]]) -> Iterable[Curve]:
 
 
 def headlines(before: Sequence[Row], after: Sequence[Row], curves: Sequence[Curve]) -> list[Figure]:
-    """The three figures that matter: right answers, right entities, reward in training."""
+    """The three figures that matter: right answers, right entities, reward in training.
+
+    Training questions are in none of the first two where others were asked.
+    """
     rows = after or before
     now = summary(rows).overall
     then = summary(before).overall if before and after else {}
@@ -86,7 +89,7 @@ def headlines(before: Sequence[Row], after: Sequence[Row], curves: Sequence[Curv
             label="Right answers",
             value=percent(now["accuracy"]),
             note=was(then, "accuracy")
-            + f"{len(rows)} dialogues"
+            + f"{now['dialogues']:.0f} dialogues"
             + f", {HARMONIC}" * is_harmonic(row["split"] for row in rows),
         )
     ]
@@ -147,6 +150,7 @@ def by_split(runs: Mapping[str, Summary]) -> Table:
         columns=["split", "policy", "dialogues", *METRICS],
         rows=rows,
         note="Shares in percent"
+        + "; all leaves training questions out" * leaves_train_out(splits)
         + f"; accuracy over all is the {HARMONIC}" * is_harmonic(splits)
         + ". R@k is the retriever's alone; tower: the policy's vision tower reranking its 15 by "
         "cosine, with no dialogue. Rejections, calls, tokens and reward are means a dialogue.",
@@ -157,6 +161,11 @@ def all_splits(runs: Mapping[str, Summary]) -> set[str]:
     """Groups that have subgroups `split family`."""
     names = {name for run in runs.values() for name in run.groups}
     return {name.partition(" ")[0] for name in names if " " in name}
+
+
+def leaves_train_out(splits: Collection[str]) -> bool:
+    """Whether figures over all these splits are without training questions."""
+    return "train" in splits and len(splits) > 1
 
 
 def cells(figures: Mapping[str, float]) -> list[float | None]:
@@ -176,7 +185,8 @@ def by_type(runs: Mapping[str, Summary]) -> Table:
         accuracy = [100 * figures["accuracy"] if figures else None for figures in of]
         rows.append([label(group), counts, *accuracy])
     columns = ["questions", "dialogues", *(f"accuracy {name}" for name in runs)]
-    return Table(title="By family and kind of answer", columns=columns, rows=rows, note="Percent.")
+    note = "Percent" + ", without training questions" * leaves_train_out(all_splits(runs))
+    return Table(title="By family and kind of answer", columns=columns, rows=rows, note=f"{note}.")
 
 
 def changes(before: Sequence[Row], after: Sequence[Row]) -> Table:

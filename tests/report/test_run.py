@@ -59,6 +59,16 @@ def test_dialogues_are_counted_and_a_harmonic_mean_is_named_where_there_is_one(s
     assert ("harmonic" in made.tables[0].note) == harmonic
 
 
+def test_headlines_and_the_row_of_all_splits_leave_training_questions_out():
+    train = [row(at, 0.0, split="train", ident=False) | {"rank": 1} for at in (2, 3)]
+    mixed, alone = report(after=[*AFTER, *train], before=[*BEFORE, *train]), report()
+    assert mixed.figures == alone.figures
+    assert [r for r in mixed.tables[0].rows if r[0] != "train"] == list(alone.tables[0].rows)
+    assert mixed.tables[1].rows == alone.tables[1].rows
+    assert all("training questions" in table.note for table in mixed.tables[:2])
+    assert not any("training questions" in table.note for table in alone.tables)
+
+
 def test_a_torn_last_step_is_left_out_and_any_other_is_refused(tmp_path):
     path = tmp_path / "metrics.jsonl"
     assert read_scalars(path) == []
