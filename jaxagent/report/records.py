@@ -1,8 +1,8 @@
 """What a report holds, as records that know nothing of HTML.
 
 A dialogue travels as the plain mapping that `evaluation.dialogue_row` makes (it is also one JSON
-line of `dialogues.jsonl`), so a page can be written again long after the run, from its work folder
-alone.
+line of `evaluation/after.jsonl` or another evaluation's file), so a page can be written again long
+after the run, from its work folder alone.
 """
 
 from collections.abc import Mapping, Sequence

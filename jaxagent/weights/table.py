@@ -2,8 +2,7 @@
 
 A row names a Hugging Face tensor, the parameter it becomes, and the einops pattern between them.
 Read from left to right the pattern imports, read from right to left it exports. `{i}` in a key
-counts layers; the parameter then has a leading layer axis, and `first` says which layer is its row
-0.
+counts layers; the parameter then has a leading layer axis, one row for each of the row's `layers`.
 """
 
 import re
