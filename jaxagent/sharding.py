@@ -12,7 +12,6 @@ Left out for now: placing `data` over slices; one process holds all devices.
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
 
 import jax
 import numpy as np
@@ -101,12 +100,12 @@ def partition_specs(rules: Rules, shapes: Params, mesh: Mesh) -> Params:
 def param_shardings(rules: Rules, shapes: Params, mesh: Mesh) -> Params:
     """The sharding of each parameter."""
     specs = partition_specs(rules, shapes, mesh)
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs, is_leaf=_is_spec)
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 
 
 def explain(rules: Rules, shapes: Params, mesh: Mesh) -> str:
     """The table one reads: each parameter with its shape, the shape on a device, and its spec."""
-    specs = flat_specs(partition_specs(rules, shapes, mesh))
+    specs = flat(partition_specs(rules, shapes, mesh))
     rows = [("parameter", "shape", "on a device", "spec")]
     for name, leaf in flat(shapes).items():
         local = NamedSharding(mesh, specs[name]).shard_shape(tuple(leaf.shape))
@@ -119,16 +118,6 @@ def explain(rules: Rules, shapes: Params, mesh: Mesh) -> str:
         ).rstrip()
         for row in rows
     )
-
-
-def flat_specs(specs: Params) -> dict[str, P]:
-    """`{"a/b/c": spec}`; a spec is a leaf here although it is a tuple to JAX."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(specs, is_leaf=_is_spec)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): spec for path, spec in leaves}
-
-
-def _is_spec(leaf: Any) -> bool:
-    return isinstance(leaf, P)
 
 
 def _misfits(name: str, shape: tuple[int, ...], spec: P, mesh: Mesh) -> list[str]:

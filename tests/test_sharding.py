@@ -9,11 +9,11 @@ from jaxagent.sharding import (
     MeshSizes,
     ShardingError,
     explain,
-    flat_specs,
     make_mesh,
     param_shardings,
     partition_specs,
 )
+from jaxagent.trees import flat
 
 
 def shapes(**named):
@@ -42,7 +42,7 @@ def test_a_mesh_that_does_not_fill_the_devices_is_refused(sizes):
 def test_the_first_rule_that_matches_decides():
     rules = ((r"^a/", P("tensor")), (r"kernel$", P()))
     specs = partition_specs(rules, shapes(a=(4,), b=(4,)), make_mesh(MeshSizes(tensor=2)))
-    assert flat_specs(specs) == {"a/kernel": P("tensor"), "b/kernel": P()}
+    assert flat(specs) == {"a/kernel": P("tensor"), "b/kernel": P()}
 
 
 def test_every_misfit_is_in_the_one_error():

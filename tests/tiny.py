@@ -89,9 +89,6 @@ def model(**text) -> Model:
             text=replace(_TEXT, **text),
             vision=_VISION,
             image_token=7,
-            video_token=8,
-            vision_start=5,
-            vision_end=6,
         )
     )
 

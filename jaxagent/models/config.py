@@ -93,14 +93,11 @@ class VisionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen3VLConfig:
-    """A dense Qwen3-VL: both towers and the ids that mark images."""
+    """A dense Qwen3-VL: both towers and the id that stands for images."""
 
     text: TextConfig
     vision: VisionConfig
     image_token: int
-    video_token: int
-    vision_start: int
-    vision_end: int
 
     @classmethod
     def from_hf(cls, fields: Any) -> "Qwen3VLConfig":
@@ -117,9 +114,6 @@ class Qwen3VLConfig:
                 text=_text_config(fields),
                 vision=_vision_config(fields["vision_config"]),
                 image_token=fields["image_token_id"],
-                video_token=fields["video_token_id"],
-                vision_start=fields["vision_start_token_id"],
-                vision_end=fields["vision_end_token_id"],
             )
         except KeyError as missing:
             raise ConfigError(f"config.json lacks the field {missing}.") from None

@@ -62,14 +62,7 @@ def config(layers: int = 4) -> Qwen3VLConfig:
         positions=64,
         deepstack=(0, 1),
     )
-    return Qwen3VLConfig(
-        text=text,
-        vision=vision,
-        image_token=2040,
-        video_token=2041,
-        vision_start=2042,
-        vision_end=2043,
-    )
+    return Qwen3VLConfig(text=text, vision=vision, image_token=2040)
 
 
 def dialogues(num: int, mean: int, rng: np.random.Generator) -> list[Sample]:
