@@ -44,8 +44,7 @@ class ConvEncoderConfig:
         if self.size % (self.patch * 2**halvings):
             raise ValueError(
                 f"Images of {self.size} pixels do not divide into patches of {self.patch} that "
-                "are halved "
-                f"{halvings} times. Take a multiple of {self.patch * 2**halvings}."
+                f"are halved {halvings} times. Take a multiple of {self.patch * 2**halvings}."
             )
 
 
