@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from jaxagent.models.qwen3_vl import CacheKernel
+from jaxagent.retrieval.ladders import rung
 from jaxagent.rollout.sampling import Sampling
 
 
@@ -59,11 +60,6 @@ class RolloutConfig:
             raise ValueError(
                 f"rollout.slots is {self.slots}; it must be a multiple of {self.replicas} replicas."
             )
-
-
-def rung(ladder: tuple[int, ...], size: int) -> int:
-    """The first rung that holds `size`, or the last one."""
-    return next((one for one in ladder if one >= size), ladder[-1])
 
 
 def piece(ladder: tuple[int, ...], size: int) -> int:
