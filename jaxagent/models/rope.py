@@ -68,6 +68,12 @@ def position_ids(
     return Positions(np.concatenate(parts, axis=1).astype(np.int32), position + text)
 
 
+def num_image_tokens(grid: tuple[int, int, int], merge: int) -> int:
+    """The tokens of an image of this many frames, rows and columns of patches."""
+    frames, rows, columns = grid
+    return frames * (rows // merge) * (columns // merge)
+
+
 def _inverse_frequencies(size: int, theta: float) -> Float[np.ndarray, " half"]:
     return (1.0 / theta ** (np.arange(0, size, 2, dtype=np.float32) / size)).astype(np.float32)
 

@@ -18,6 +18,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
 )
 
 from jaxagent.models.qwen3_vl import Grid
+from jaxagent.models.rope import num_image_tokens
 
 
 class ImageError(ValueError):
@@ -76,8 +77,7 @@ class ImageProcessor:
 
     def num_tokens(self, grid: Grid) -> int:
         """The placeholder tokens that an image of this grid takes."""
-        frames, rows, columns = grid
-        return frames * (rows // self.merge) * (columns // self.merge)
+        return num_image_tokens(grid, self.merge)
 
     def patches(self, rgb: Shaped[np.ndarray, "..."]) -> Patches:
         """The patches of RGB bytes, `[y x 3]` uint8; ImageError when the array is anything else."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxagent.models.rope import position_ids
+from jaxagent.models.rope import num_image_tokens, position_ids
 from jaxagent.types import Dialogue, ImageSpan, Trajectory
 
 
@@ -74,7 +74,7 @@ class Context:
 
     def num_tokens(self, image: ImageSpan) -> int:
         """Tokens that an image takes."""
-        return int(np.prod(image.grid)) // self.merge**2
+        return num_image_tokens(image.grid, self.merge)
 
     def trajectory(
         self,

@@ -26,7 +26,7 @@ from jaxagent.algorithms.log_ratios import Samples
 from jaxagent.algorithms.losses import Targets
 from jaxagent.models.decoder import ImageFeatures
 from jaxagent.models.qwen3_vl import Grid
-from jaxagent.models.rope import position_ids
+from jaxagent.models.rope import num_image_tokens, position_ids
 from jaxagent.training.samples import Sample
 
 PatchesByGrid = dict[Grid, Float[Array, "i p c"]]
@@ -249,7 +249,7 @@ class _Open:
 
 
 def _image_tokens(one: Sample, merge: int) -> dict[str, int]:
-    return {image.key: int(np.prod(image.grid)) // merge**2 for image in one.images}
+    return {image.key: num_image_tokens(image.grid, merge) for image in one.images}
 
 
 def _size(one: Sample, merge: int) -> tuple[int, int, int]:
@@ -299,7 +299,7 @@ def _write(
     rows.positions[:, b, here] = position_ids(one.ids, one.images, merge).ids
     rows.segments[b, here] = z + 1
     for image in one.images:
-        num = int(np.prod(image.grid)) // merge**2
+        num = num_image_tokens(image.grid, merge)
         tokens = slice(at.token + image.start, at.token + image.start + num)
         rows.feature_index[b, tokens] = first_token[image.key] + np.arange(num)
     written = np.flatnonzero(one.written)

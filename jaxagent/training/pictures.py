@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from jaxagent.models.decoder import ImageFeatures
 from jaxagent.models.qwen3_vl import Grid, Model
+from jaxagent.models.rope import num_image_tokens
 from jaxagent.rollout.features import FeatureCache, Features
 from jaxagent.training.batch import Pictures, PictureSource
 from jaxagent.trees import Params
@@ -60,7 +61,7 @@ def patch_pictures(
     arrays, first_token, start = {}, {}, 0
     for grid in sorted(set(grids.values())):
         keys = [key for key in grids if grids[key] == grid]
-        num_tokens = int(np.prod(grid)) // merge**2
+        num_tokens = num_image_tokens(grid, merge)
         num_images = image_tokens // num_tokens
         values = np.stack([patches(key) for key in keys])
         arrays[grid] = np.pad(values, ((0, num_images - len(keys)), (0, 0), (0, 0)))

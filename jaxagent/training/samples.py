@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from jaxagent.agents.mmagent_r2 import SearchImage
+from jaxagent.models.rope import num_image_tokens
 from jaxagent.types import Candidate, ImageSpan, Trajectory
 
 
@@ -70,7 +72,7 @@ def verdicts(trajectory: Trajectory, *, merge: int) -> dict[int, bool]:
     labels = {}
     for image in trajectory.images[len(trajectory.question.images) :]:
         same = next((same for candidate, same in served if candidate.image == image.key), None)
-        after_marker = image.start + int(np.prod(image.grid)) // merge**2 + 1
+        after_marker = image.start + num_image_tokens(image.grid, merge) + 1
         if same is not None and after_marker < len(trajectory.ids):
             labels[after_marker] = same
     return labels
@@ -79,15 +81,16 @@ def verdicts(trajectory: Trajectory, *, merge: int) -> dict[int, bool]:
 def _served(trajectory: Trajectory) -> list[tuple[Candidate, bool]]:
     """Every candidate in the order shown, and whether it is the entity of the image searched.
 
-    A turn that brings more candidates and names no image goes on with the image before.
+    A turn that brings more candidates and names no image, or none that there is, goes on with the
+    image before.
     """
-    served, image = [], 1
+    served, entities = [], trajectory.question.entities
+    truth = entities[0]
     for turn in trajectory.dialogue.turns:
-        image = getattr(turn.action, "image", image)
+        if isinstance(turn.action, SearchImage) and 1 <= turn.action.image <= len(entities):
+            truth = entities[turn.action.image - 1]
         found = [one for one in turn.found if isinstance(one, Candidate)]
-        if found:
-            truth = trajectory.question.entities[image - 1]
-            served += [(one, one.entity == truth) for one in found]
+        served += [(one, one.entity == truth) for one in found]
     return served
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxagent.agents.mmagent_r2 import SearchImage
+from jaxagent.agents.mmagent_r2 import Reject, SearchImage
 from jaxagent.training.samples import Sample, until_first_choice, verdicts
 from jaxagent.types import Candidate, Dialogue, ImageSpan, Trajectory, Turn
 from tests.training.dialogues import question
@@ -54,6 +54,28 @@ def test_a_candidate_is_held_against_the_image_that_was_searched():
         images=tuple(ImageSpan(key=key, start=8 * i, grid=(1, 4, 4)) for i, key in enumerate(keys)),
     )
     assert verdicts(trajectory, merge=2) == {21: False, 29: True, 37: False, 45: True}
+
+
+def test_a_search_of_an_image_that_is_not_there_changes_nothing():
+    """The policy may ask for it; its next rejection goes on with the image before."""
+    turns = (
+        Turn(author="policy", action=SearchImage(1)),
+        Turn(author="environment", found=candidates("ro")),
+        Turn(author="policy", action=SearchImage(7)),
+        Turn(author="environment", parts=("Error: images are numbered 1 to 1.",)),
+        Turn(author="policy", action=Reject()),
+        Turn(author="environment", found=candidates("td")),
+    )
+    keys = ("view:td", "kb:ro", "kb:td")
+    trajectory = Trajectory(
+        dialogue=Dialogue(question=question("q"), turns=turns, done=True),
+        sample=0,
+        ids=np.arange(24, dtype=np.int32),
+        written=np.zeros(24, bool),
+        log_probs=np.zeros(24, np.float32),
+        images=tuple(ImageSpan(key=key, start=8 * i, grid=(1, 4, 4)) for i, key in enumerate(keys)),
+    )
+    assert verdicts(trajectory, merge=2) == {13: False, 21: True}
 
 
 def test_a_look_ends_at_the_verdicts_on_the_first_candidates():
