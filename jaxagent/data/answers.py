@@ -7,7 +7,7 @@ number should stand first, a name longer than a name.
 
 import re
 
-from jaxagent.data.factbook import unaccented
+from jaxagent.retrieval.lexical import unaccented
 
 MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
 YEAR = re.compile(r"\b(1\d{3}|20[0-2]\d)\b")
@@ -53,7 +53,7 @@ def name_and_translation(text: str) -> tuple[str, ...]:
 
 def city_name(text: str) -> tuple[str, ...]:
     """The first city of a list, without its role: "Gitega (political capital), ..."."""
-    return names(re.split(r"[,;(]", text)[0])
+    return first_item(text)
 
 
 def largest_city(text: str) -> tuple[str, ...]:

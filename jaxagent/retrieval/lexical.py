@@ -25,11 +25,14 @@ K1 = 1.2
 B = 0.75
 
 
+def unaccented(text: str) -> str:
+    """The text with accents taken off its letters: `Brasília` -> Brasilia."""
+    return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+
+
 def terms(text: str) -> list[str]:
     """Words of a text in order: `Côte d'Ivoire, 1960` -> cote d ivoire 1960."""
-    plain = unicodedata.normalize("NFKD", text)
-    plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
-    return re.findall(r"[^\W_]+", plain.casefold())
+    return re.findall(r"[^\W_]+", unaccented(text).casefold())
 
 
 class LexicalIndex:

@@ -18,7 +18,6 @@ import json
 import math
 import re
 import time
-import unicodedata
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -27,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from jaxagent.agents.protocol import Failed, SummaryQuery
+from jaxagent.retrieval.lexical import terms
 from jaxagent.types import Passage
 
 MAX_SENTENCES = 4
@@ -71,11 +71,8 @@ def sentences(text: str) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    """Words for comparison: letters and digits, case folded, accents and a plural s removed."""
-    plain = unicodedata.normalize("NFKD", text.casefold())
-    plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
-    found = re.findall(r"[^\W_]+", plain)
-    return [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in found]
+    """The terms of a text for comparison: a plural s is removed."""
+    return [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in terms(text)]
 
 
 def without_thinking(text: str) -> str:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from jaxagent.retrieval.lexical import LexicalIndex, terms
+from jaxagent.retrieval.lexical import LexicalIndex, terms, unaccented
 
 
 def test_scores_are_those_of_the_formula():
@@ -27,5 +27,6 @@ def test_passages_without_a_word_of_the_query_and_excluded_ones_are_no_hits():
 
 
 def test_words_are_compared_without_case_accents_and_punctuation():
+    assert unaccented("Côte d'Ivoire") == "Cote d'Ivoire"
     assert terms("Côte d'Ivoire, 1960") == ["cote", "d", "ivoire", "1960"]
     assert LexicalIndex(["São Tomé"]).search(["sao-tome!"], 1).ids.tolist() == [[0]]
