@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,8 +17,8 @@ from jaxagent.training.batch import (
     micro_batches,
     packed,
 )
-from jaxagent.training.samples import Sample
-from jaxagent.types import ImageSpan
+from jaxagent.training.samples import Sample, sample
+from jaxagent.types import Dialogue, ImageSpan, Trajectory
 from tests.training import dialogues
 
 
@@ -63,6 +64,35 @@ def test_a_row_of_two_samples_is_what_the_docstring_draws():
     np.testing.assert_array_equal(rows.targets.weights, [[0.25, 0.5, 0]])
     recorded = [*first.log_probs[2:], second.log_probs[2], 0, 0]
     np.testing.assert_allclose(rows.sampled[0], recorded)
+
+
+@pytest.mark.parametrize("poison", [np.nan, -np.inf, 1e10, -7.5])
+def test_log_probs_of_what_the_policy_did_not_write_change_no_bit(poison):
+    def cut(elsewhere: float):
+        made = []
+        for one in dialogues.samples():
+            trajectory = Trajectory(
+                dialogue=Dialogue(question=dialogues.question("q")),
+                sample=0,
+                ids=one.ids,
+                written=one.written,
+                log_probs=np.where(one.written, one.log_probs, np.float32(elsewhere)),
+                images=one.images,
+                num_calls=one.calls,
+            )
+            fields = {"group": one.group, "advantage": one.advantage, "verdicts": one.verdicts}
+            made.append(sample(trajectory, **fields))
+        return micro_batches(
+            made,
+            [dialogues.SHAPE],
+            aggregation=sequence_mean,
+            pictures=dialogues.PATCHES,
+            merge=2,
+            verdict_weight=0.25,
+        )
+
+    clean, poisoned = jax.tree.leaves(cut(0.0)), jax.tree.leaves(cut(poison))
+    assert [leaf.tobytes() for leaf in poisoned] == [leaf.tobytes() for leaf in clean]
 
 
 def test_tokens_of_an_image_point_at_its_features():
