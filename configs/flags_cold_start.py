@@ -22,8 +22,8 @@ def get_config():
     c.sft.traces = 12_000
     c.sft.fiction = 0.9
     c.sft.reworded = 1.0
-    c.packing.row_lengths = (256, 320, 640, 960)  # the first two for looks and for whole traces
-    c.packing.call_tokens = 6400
+    c.sft.max_tokens = 384
+    c.packing.call_tokens = 2880  # a row of 320 holds two looks, one of 640 two whole traces
     c.packing.chunk = 32
     c.rl.steps = 0
     c.checkpoint.every = 100

@@ -17,5 +17,4 @@ def get_config():
     c.sft.steps = 400
     c.sft.look_steps = 0
     c.sft.traces = 5000
-    c.packing.row_lengths = (320, 640, 960)
     return c

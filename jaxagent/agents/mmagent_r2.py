@@ -420,7 +420,8 @@ def _returned(config: MMAgentR2, dialogue: Dialogue, result: Result) -> Step:
         batches=(*search.batches, result.candidates),
         rejections=search.rejections + isinstance(action, Reject),
     )
-    parts = candidate_parts(result.candidates, numbered=config.prompt == "full")
+    numbered = config.prompt == "full" or config.choice == "number"
+    parts = candidate_parts(result.candidates, numbered=numbered)
     if config.variant == "neither":
         (best,) = result.candidates
         search = replace(search, entity=best)

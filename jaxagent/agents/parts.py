@@ -21,15 +21,15 @@ def question_parts(question: Question) -> tuple[Part, ...]:
 
 
 def candidate_parts(candidates: tuple[Candidate, ...], *, numbered: bool) -> tuple[Part, ...]:
-    """One line a candidate, `1 <image>name`, or without numbers.
+    """Each candidate's image, its number on a line of its own if wanted, and its name on a line.
 
-    No space stands before the name: its tokens are those that `<rerank>name` takes.
+    No space stands before the name: its tokens are those that `<rerank>name` takes. The number
+    stands behind the image, where a policy can know what it saw.
     """
     parts: list[Part] = []
     for number, candidate in enumerate(candidates, start=1):
-        if numbered:
-            parts.append(f"{number} ")
-        parts += [ImageRef(candidate.image), f"{candidate.name}\n"]
+        told = f"{number}\n{candidate.name}\n" if numbered else f"{candidate.name}\n"
+        parts += [ImageRef(candidate.image), told]
     return tuple(parts)
 
 

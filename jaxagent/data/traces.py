@@ -6,7 +6,7 @@ for one fact after the other in the question's own words, and answers what stand
 A policy that learns to copy the question needs no word of its own for a wording it never met.
 
     <reason>Find.</reason><search_call>{"image": 1}</search_call>
-    <reason>no yes no no no</reason><rerank>Romania</rerank>
+    <reason>1 no 2 yes 3 no 4 no 5 no</reason><rerank>2</rerank>
     <reason>Read.</reason><search_call>{"text": ["Romania: Which city is …?"]}</search_call>
     <reason>Found.</reason><answer> Bucharest</answer>
 
@@ -150,7 +150,7 @@ class MMAgentR2Expert(Expert):
         fresh = dialogue.turns[-1].found == batch
         if right is None and (not fresh or self.config.variant == "rerank_only"):
             return "Take the nearest.", self.chosen(batch, batch[0])
-        reason = verdicts(batch, truth)
+        reason = verdicts(batch, truth, numbered=self.config.choice == "number")
         return reason, self.chosen(batch, right) if right else mmagent_r2.Reject()
 
     def chosen(self, batch: Sequence[Candidate], one: Candidate) -> mmagent_r2.Rerank:
@@ -277,9 +277,13 @@ def usable(dialogue: Dialogue, passages: Mapping[str, Passage]) -> bool:
     return told and not state.faults and Expert(passages=passages).complete(dialogue)
 
 
-def verdicts(batch: Sequence[Candidate], truth: str) -> str:
-    """`no yes no`: one verdict on every candidate, in order."""
-    return " ".join("yes" if one.entity == truth else "no" for one in batch)
+def verdicts(batch: Sequence[Candidate], truth: str, *, numbered: bool) -> str:
+    """One verdict on every candidate, `no yes no` or `1 no 2 yes 3 no`.
+
+    A policy that writes the number first can look the verdict up where that number stands.
+    """
+    words = ["yes" if one.entity == truth else "no" for one in batch]
+    return " ".join(f"{at} {word}" if numbered else word for at, word in enumerate(words, start=1))
 
 
 def observations(dialogue: Dialogue) -> list[str]:

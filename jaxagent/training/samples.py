@@ -60,10 +60,10 @@ def sample(
 def verdicts(trajectory: Trajectory, *, merge: int) -> dict[int, bool]:
     """Same or different, at the token that follows each candidate image.
 
-    A candidate's name stands right after its image, so its first token is where the comparison with
-    the query image can gather:
+    The token after an image, of the candidate's number or name, is where the comparison with the
+    query image can gather:
 
-        <vision_start> <image> <image> <vision_end> Chad 2 <vision_start> ...
+        <vision_start> <image> <image> <vision_end> 1 Chad <vision_start> ...
                                                     ^ here
 
     The answer is yes when the candidate is the entity of the query image that was searched.

@@ -40,8 +40,8 @@ def test_a_whole_dialogue():
     )
     assert [shown(request.parts) for request in asked] == [
         "<view:td>Question: What is the capital of this country?",
-        "1 <kb:td>Land td\n2 <kb:ro>Land ro\n3 <kb:ad>Land ad\n"
-        "4 <kb:md>Land md\n5 <kb:be>Land be\n",
+        "<kb:td>1\nLand td\n<kb:ro>2\nLand ro\n<kb:ad>3\nLand ad\n"
+        "<kb:md>4\nLand md\n<kb:be>5\nLand be\n",
         "Image 1 is Land td.",
         "Land td. Capital: N'Djamena\n" * 2 + "Land td. Capital: N'Djamena",
     ]
@@ -198,7 +198,7 @@ def test_a_base_without_more_candidates_says_so():
     dialogue, asked = play(
         method(MMAgentR2()), question(), [SEARCH, REJECT, REJECT], answer=tools(["td", "ro"])
     )
-    assert shown(asked[1].parts) == "1 <kb:td>Land td\n2 <kb:ro>Land ro\n"
+    assert shown(asked[1].parts) == "<kb:td>1\nLand td\n<kb:ro>2\nLand ro\n"
     assert shown(asked[2].parts) == "The base has no more candidates for image 1."
     assert shown(asked[3].parts) == "The base has no more candidates for image 1."
     assert dialogue.state.images[0].rejections == 0
@@ -259,7 +259,7 @@ def test_an_answer_on_the_last_turn_is_not_forced():
 def test_without_verification_the_best_match_is_recorded_at_once():
     config = MMAgentR2(variant="neither")
     dialogue, asked = play(method(config), question(), [SEARCH, SEARCH, rerank("Land td")])
-    assert shown(asked[1].parts) == "1 <kb:td>Land td\nImage 1 is Land td."
+    assert shown(asked[1].parts) == "<kb:td>1\nLand td\nImage 1 is Land td."
     assert shown(asked[2].parts) == "No more batches for image 1."
     assert shown(asked[3].parts) == "Error: <rerank> is not an action here."
     assert dialogue.state.images[0].entity == candidate("td")

@@ -139,7 +139,8 @@ def test_mmagent_chooses_by_number_where_the_settings_say_so():
         played(MMAgentR2(prompt="short", choice=choice), SINGLE, base(1))
         for choice in ("number", "name")
     )
-    assert lines(by_number)[2] == "<reason>no yes no no no</reason><rerank>2</rerank>"
+    assert lines(by_number)[1] == "1\nRomania\n2\nChad\n3\nMali\n4\nFrance\n5\nGuinea\n"
+    assert lines(by_number)[2] == "<reason>1 no 2 yes 3 no 4 no 5 no</reason><rerank>2</rerank>"
     assert lines(by_number)[3:] == lines(by_name)[3:]
     assert usable(by_number, PASSAGES)
 
