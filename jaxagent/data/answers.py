@@ -51,11 +51,6 @@ def name_and_translation(text: str) -> tuple[str, ...]:
     return names(*(group or "" for group in match.groups())) if match else ()
 
 
-def city_name(text: str) -> tuple[str, ...]:
-    """The first city of a list, without its role: "Gitega (political capital), ..."."""
-    return first_item(text)
-
-
 def largest_city(text: str) -> tuple[str, ...]:
     """The city with the largest number before it: "39,000 Saint George's (capital) (2018)"."""
     cities = re.findall(r"(\d[\d,]*) (?:million )?([^\d(,;]+)", text)

@@ -42,7 +42,7 @@ class Relation:
 # fmt: off
 _TABLE = (
     Relation(
-        name="capital", field="capital", kind="String", read=read.city_name,
+        name="capital", field="capital", kind="String", read=read.first_item,
         bridged=True,
         asked=("What is the capital of {c}?", "Which city is the capital of {c}?",
             "What is the name of {c}'s capital?",),

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from jaxagent.models.qwen3_vl import Grid
 from jaxagent.processing.images import Patches
 from jaxagent.processing.policy import Policy
-from jaxagent.rollout.config import rung
+from jaxagent.retrieval.ladders import rung
 from jaxagent.rollout.decode import encoded
 from jaxagent.trees import Params
 from jaxagent.types import Images

@@ -20,7 +20,8 @@ from jaxtyping import Array, Int, Integer, Key
 from jaxagent.models.attention import KVCache
 from jaxagent.models.decoder import ImageFeatures
 from jaxagent.processing.policy import Policy
-from jaxagent.rollout.config import RolloutConfig, piece, rung
+from jaxagent.retrieval.ladders import rung
+from jaxagent.rollout.config import RolloutConfig, piece
 from jaxagent.rollout.decode import Chunks, Reach, Speakers, appended, copied, decoded
 from jaxagent.rollout.features import FeatureCache, Features
 from jaxagent.rollout.loop import Row, Spoken
