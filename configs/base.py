@@ -157,11 +157,14 @@ def model() -> ConfigDict:
 
 
 def sharding() -> ConfigDict:
-    """Sizes of the update mesh; -1 on one axis takes the devices that are left."""
+    """Sizes of the update mesh; -1 on one axis takes the devices that are left.
+
+    Norms and the vision tower lie whole on every device (jaxagent/sharding.py has the table).
+    """
     c = ConfigDict()
     c.data = -1  # replicas of the parameters, over DCN first
-    c.fsdp = 1  # shards of each parameter along its widest dimension
-    c.tensor = 1  # shards of heads and MLP
+    c.fsdp = 1  # shards of the text tower's kernels and table along its width, and of the rows
+    c.tensor = 1  # shards of the text tower's heads, MLP and vocabulary
     c.context = 1  # shards of the sequence
     return c
 
@@ -252,9 +255,10 @@ def image_encoder() -> ConfigDict:
 def packing() -> ConfigDict:
     """How samples are packed into rows (jaxagent/training/batch.py): memory, never the result."""
     c = ConfigDict()
-    c.row_lengths = (320, 640, 960)  # tokens of a row; the shortest that hold a batch
-    c.call_tokens = 10240  # tokens of a micro-batch, padding included
-    c.image_tokens = 3072  # tokens of the distinct images of a micro-batch
+    c.row_lengths = (320, 640, 960)  # tokens of a row; the shortest that hold a batch. Two looks
+    # fit one of 320, two whole dialogues one of 640, and a group of eight a micro-batch of those
+    c.call_tokens = 2880  # tokens of a micro-batch, padding included
+    c.image_tokens = 3072  # tokens of the distinct images of a micro-batch; a dialogue's must fit
     c.chunk = 160  # scored tokens of a row whose logits exist at a time
     return c
 
@@ -277,15 +281,15 @@ def sft() -> ConfigDict:
     c = ConfigDict()
     c.steps = 0  # updates; 0 = skip supervised training
     c.minutes = 0.0  # stop after this many minutes of training; 0 = by steps alone
-    c.batch = 32  # dialogues an update
+    c.batch = 16  # dialogues an update
     c.verdict_weight = 1.0  # of the same / different target after each candidate image
     c.look_steps = 0  # updates at the start that look at more traces, up to their first choice
     c.look_batches = 3  # batches of further traces that such an update looks at
     c.traces = 4000  # demonstrations asked for; a share is left out as not usable
-    c.fiction = 0.75  # share of single-hop traces told in a fictional world
-    c.reworded = 0.0  # share of those that ask in words that mean nothing
+    c.fiction = 0.9  # share of single-hop traces told in a fictional world
+    c.reworded = 1.0  # share of those that ask in words that mean nothing
     c.single = 0.9  # share of single-hop questions
-    c.max_tokens = 320  # longer traces are left out
+    c.max_tokens = 384  # longer traces are left out
     return c
 
 

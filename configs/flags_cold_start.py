@@ -18,12 +18,7 @@ def get_config():
     c.warm_start.steps = 900
     c.sft.steps = 760
     c.sft.look_steps = 400
-    c.sft.batch = 16
     c.sft.traces = 12_000
-    c.sft.fiction = 0.9
-    c.sft.reworded = 1.0
-    c.sft.max_tokens = 384
-    c.packing.call_tokens = 2880  # a row of 320 holds two looks, one of 640 two whole traces
     c.packing.chunk = 32
     c.rl.steps = 0
     c.checkpoint.every = 100

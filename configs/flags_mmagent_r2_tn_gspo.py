@@ -3,7 +3,8 @@
     jaxagent train --config flags_mmagent_r2_tn_gspo --workdir work/flags_mmagent_r2_tn_gspo
     jaxagent sweep --config flags_mmagent_r2_tn_gspo --workdir work/sweep --results results.jsonl
 
-At most six minutes a run on two CPU cores. The figures stand in the README's results table.
+At most six minutes of training a run on two CPU cores, beside the two evaluations. The figures
+stand in the README's results table.
 """
 
 from configs import base
@@ -13,10 +14,10 @@ def get_config():
     c = base.get_config()
     c.method.name = "mmagent_r2"
     c.algorithm.name = "tn_gspo"
-    c.rl.steps = 60
     c.rl.minutes = 6.0
+    c.data.questions = 600
     c.evaluation.splits = ("train", "unseen_question", "unseen_entity")
-    c.evaluation.questions = 600
+    c.evaluation.questions = 900
     return c
 
 

@@ -33,7 +33,7 @@ def get_config():
     c.packing.image_tokens = 32768
     c.packing.chunk = 128
     c.model.remat = True
-    c.sharding.data, c.sharding.fsdp = 1, -1  # every device holds a part of each parameter
+    c.sharding.data, c.sharding.fsdp = 1, -1  # every device holds a part of the text tower
     c.checkpoint.every = 1  # a step is 1,024 dialogues
     return c
 
