@@ -94,15 +94,16 @@ def build_benchmark(
 
     Raises:
         FileNotFoundError: a package that it is built from is not installed.
-        ValueError: the folder holds a benchmark of another config or of other packages.
+        ValueError: the folder holds a benchmark of another config or of other packages, or no
+            benchmark can be of this config.
     """
     folder, config = Path(folder), config or FlagsConfig()
     made_from = {"version": VERSION, "config": config.as_json(), "packages": _versions(config)}
     if (folder / HEADER).exists():
         _check_same(folder / HEADER, made_from)
         return open_benchmark(folder)
-    _begin(folder, made_from)
     countries = read_countries(progress, only=config.countries)
+    _begin(folder, made_from)
     drawings = render_drawings(
         folder,
         [country.id for country in countries],
@@ -114,7 +115,11 @@ def build_benchmark(
     unreadable = {name.partition("/")[2] for name in drawings.unreadable}
     there = unreadable.union(drawings.entities) - set(same)
     countries = tuple(country for country in countries if country.id in there)
-    splits = entity_splits([c.id for c in countries if c.id not in unreadable], config)
+    try:
+        splits = entity_splits([c.id for c in countries if c.id not in unreadable], config)
+    except ValueError:
+        (folder / DRAFT).unlink()  # the folder holds drawings alone, and takes another config
+        raise
     texts = passages(
         countries, max_words=config.max_words, with_flag=config.flag_text == "included"
     )

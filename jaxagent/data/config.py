@@ -1,16 +1,35 @@
 """What the flags benchmark is made of; every number that its builder reads."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 from jaxagent.data.drawings import ARTISTS
 from jaxagent.data.views import LEVELS
+from jaxagent.suggestions import did_you_mean
 from jaxagent.types import Family
 
 SEEDS_PER_SPLIT = 1000
 """Views of an entity are numbered, and each split takes its numbers from a range of this size."""
+
+
+def check_levels(levels: Sequence[str], name: str) -> None:
+    """Raises ValueError when there is no level, or one that no view can have."""
+    unknown = [level for level in levels if level not in LEVELS]
+    if unknown:
+        raise ValueError(f"{name} holds {unknown[0]!r}. {did_you_mean(unknown[0], LEVELS)}")
+    if not levels:
+        raise ValueError(f"{name} is (); give at least one of {', '.join(LEVELS)}.")
+
+
+def check_views(views: int, name: str) -> None:
+    """Raises ValueError when views numbered from 0 are none, or meet those of another split."""
+    if not 1 <= views <= SEEDS_PER_SPLIT:
+        raise ValueError(
+            f"{name} is {views}; it must be 1 to {SEEDS_PER_SPLIT}, so that no two splits share a "
+            "view."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +37,7 @@ class FlagsConfig:
     """The benchmark's choices; the same config and packages give the same benchmark.
 
     Attributes:
-        base, query: artists of the base images and of the query images.
+        base, query: artists of the base images and of the query images, two different ones.
         mix: (artist, level, share) of the query views; shares sum to 1.
         views: different query views of an entity, others in each split; at most 1,000.
         flag_text: the section that describes the flag in words is "left_out" of text search, or
@@ -54,11 +73,18 @@ class FlagsConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.views <= SEEDS_PER_SPLIT:
+        for name in ("base", "query"):
+            if (value := getattr(self, name)) not in ARTISTS:
+                raise ValueError(
+                    f"data.flags.{name} is {value!r}, no artist of flags. "
+                    f"{did_you_mean(value, ARTISTS)}"
+                )
+        if self.base == self.query:
             raise ValueError(
-                f"data.flags.views is {self.views}; it must be 1 to {SEEDS_PER_SPLIT}, so that no "
-                "two splits share a view."
+                f"data.flags.base and query are both {self.base!r}, so each query would be in the "
+                f"base. Choose two of {', '.join(ARTISTS)}."
             )
+        check_views(self.views, "data.flags.views")
         if self.max_words < 1:
             raise ValueError(f"data.flags.max_words is {self.max_words}; it must be at least 1.")
         for name in ("val_entities", "test_entities"):

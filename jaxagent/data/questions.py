@@ -78,7 +78,7 @@ def entity_splits(countries: Sequence[str], config: FlagsConfig) -> Mapping[str,
     if test + val >= len(ranked):
         raise ValueError(
             f"{test} test and {val} validation entities leave none of {len(ranked)} for training. "
-            "Lower data.test_entities or data.val_entities."
+            "Lower data.flags.test_entities or data.flags.val_entities."
         )
     return {
         country: "unseen_entity"

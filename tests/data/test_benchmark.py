@@ -90,6 +90,19 @@ def test_a_stopped_build_is_named_and_goes_on(benchmark, tmp_path, caplog):
     assert read_questions(tmp_path, "train") == read_questions(benchmark.folder, "train")
 
 
+def test_a_refused_build_leaves_the_folder_to_another_config(benchmark, tmp_path):
+    shutil.copytree(benchmark.folder / "drawings", tmp_path / "drawings")
+    for fields, said in (
+        ({"countries": ("td", "zz")}, "'zz' is no country"),
+        # Thirteen countries, of which two fly the flag of another one.
+        ({"val_entities": 3, "test_entities": 8}, "none of 11.*data.flags.test_entities"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            build_benchmark(tmp_path, FlagsConfig(**{**vars(SMALL), **fields}))
+        assert [path.name for path in tmp_path.iterdir()] == ["drawings"]
+    assert build_benchmark(tmp_path, SMALL).entities == benchmark.entities
+
+
 def test_an_unreadable_drawing_leaves_its_entity_without_questions(benchmark, tmp_path):
     shutil.copytree(benchmark.folder / "drawings", tmp_path / "drawings")
     drawing_file(tmp_path, "openmoji", "jp").write_bytes(b"")
@@ -176,6 +189,9 @@ def test_a_config_survives_its_json():
         ({"mix": (("twemoji", "L2", 0.4),)}, "sum to 0.4"),
         ({"mix": (("twemoji", "L7", 1.0),)}, "L7"),
         ({"mix": (("openmoji", "L2", 1.0),)}, "the artist of the base"),
+        ({"base": "openmojii"}, "base is 'openmojii', no artist of flags. Did you mean 'openmoji'"),
+        ({"query": "tweemoji"}, "query is 'tweemoji', no artist of flags. Did you mean 'twemoji'"),
+        ({"base": "twemoji"}, "base and query are both 'twemoji'.*Choose two of twemoji, openmoji"),
         ({"views": 0}, "views is 0; it must be 1 to 1000"),
         ({"views": 1001}, "views is 1001; it must be 1 to 1000"),
         ({"max_words": 0}, "max_words is 0; it must be at least 1"),

@@ -171,5 +171,5 @@ def test_families_can_be_left_out(text):
 
 
 def test_too_many_held_out_entities_are_refused():
-    with pytest.raises(ValueError, match="leave none of 3"):
+    with pytest.raises(ValueError, match="leave none of 3 .* Lower data.flags.test_entities"):
         entity_splits(["aa", "bb", "cc"], FlagsConfig())
