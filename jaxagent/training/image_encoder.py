@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from jaxagent.data.benchmark import Benchmark
+from jaxagent.data.config import check_levels
 from jaxagent.data.views import LEVELS, FlagImages, view_key
 from jaxagent.models.conv_encoder import ConvEncoderConfig, Model
 from jaxagent.retrieval.encoders import ImageEncoder
@@ -52,6 +53,16 @@ class ImageEncoderConfig:
     out_width: int = 64
     measured_views: int = 4
     processes: int = 2
+
+    def __post_init__(self):
+        check_levels(self.levels, "image_encoder.levels")
+        for name in ("batch", "views", "out_width", "measured_views", "processes"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"image_encoder.{name} is {value}; it must be at least 1.")
+        if not self.widths or min(self.widths) < 1:
+            raise ValueError(
+                f"image_encoder.widths is {self.widths}; it must hold sizes of at least 1."
+            )
 
 
 class TrainedEncoder(NamedTuple):

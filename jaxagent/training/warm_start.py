@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxagent.data.config import check_levels, check_views
 from jaxagent.data.fiction import TWISTS, twisted_key
 from jaxagent.data.views import view_key
 from jaxagent.models.qwen3_vl import Grid, Model
@@ -47,6 +48,10 @@ class WarmStart:
     """Share of the training entities' views that the query artist drew."""
     twisted: float = 0.5
     """Share of pairs under a twist, the same for both images."""
+
+    def __post_init__(self):
+        check_levels(self.levels, "warm_start.levels")
+        check_views(self.views, "warm_start.views")
 
 
 def warm_start_pairs(

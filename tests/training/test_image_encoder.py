@@ -103,6 +103,21 @@ def test_a_batch_larger_than_the_base_is_refused(drawn):
         trained_encoder(drawn, ImageEncoderConfig(), seed=0)
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"levels": ("L9",)}, "image_encoder.levels holds 'L9'. Allowed: L0, L1, L2, L3"),
+        ({"levels": ()}, r"image_encoder.levels is \(\); give at least one of L0"),
+        ({"views": 0}, "image_encoder.views is 0; it must be at least 1"),
+        ({"measured_views": 0}, "image_encoder.measured_views is 0; it must be at least 1"),
+        ({"widths": ()}, r"image_encoder.widths is \(\)"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused(fields, said):
+    with pytest.raises(ValueError, match=said):
+        ImageEncoderConfig(**fields)
+
+
 @pytest.mark.slow
 def test_views_are_the_same_for_any_number_of_processes(drawn):
     keys = training_keys(COUNTRIES, drawn.config.base, TINY)

@@ -49,6 +49,20 @@ def test_a_batch_shows_an_entity_at_most_once_and_is_the_same_when_asked_again()
         warm_start_pairs(ENTITIES, TRAINED, ("base", "query"), WarmStart(batch=7))
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"levels": ("L1", "L9")}, "warm_start.levels holds 'L9'. Allowed: L0, L1, L2, L3"),
+        ({"levels": ()}, r"warm_start.levels is \(\); give at least one of L0, L1, L2, L3"),
+        ({"views": 0}, "warm_start.views is 0; it must be 1 to 1000"),
+        ({"views": 1001}, "warm_start.views is 1001; .* no two splits share a view"),
+    ],
+)
+def test_views_that_there_are_not_are_refused(fields, said):
+    with pytest.raises(ValueError, match=said):
+        WarmStart(**fields)
+
+
 def test_views_come_nearer_to_their_own_base_image():
     model = tiny.model()
     params = model.init(jax.random.key(0))
