@@ -6,11 +6,10 @@ entity's id is the ISO code that stands in its field "Internet country code" (`.
 the exceptions below.
 
 One field makes one passage, titled with the country's name, `<Label>: <text>`, at most `max_words`
-long. Numbers are
-written out ("1.284 million" becomes "1,284,000") because InfoSeek's scorer reads digits and no
-magnitude words, and cities and rulers lose the Factbook's capitals ("N'DJAMENA"). Names and facts
-stand as that edition has them. The section that describes the flag is left out unless asked for:
-with it a look could be searched as text and nobody would have to compare images.
+long. Numbers are written out ("1.284 million" becomes "1,284,000") because InfoSeek's scorer reads
+digits and no magnitude words, and cities and rulers lose the Factbook's capitals ("N'DJAMENA").
+Names and facts stand as that edition has them. The section that describes the flag is left out
+unless asked for: with it a look could be searched as text and nobody would have to compare images.
 """
 
 import functools
