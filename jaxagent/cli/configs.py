@@ -26,7 +26,7 @@ def read_config(name: str, changes: Mapping[str, str | Value]) -> ConfigDict:
     """The locked config of an experiment with `changes` (`"rollout.samples": "16"`) applied.
 
     Args:
-        name: a name (`flags_promsa_grpo`) or a path (`configs/flags_promsa_grpo.py`).
+        name: a name (`flags_promsa_grpo`), or the path of a file in the package's `configs/`.
     """
     config = experiment(name).get_config()
     config.lock()
@@ -40,8 +40,17 @@ def experiment(name: str):
 
 
 def experiment_name(name: str) -> str:
-    """The experiment's name, of a name or a path."""
-    stem = Path(name).stem if name.endswith(".py") else name
+    """The experiment's name, of a name or of the path of its file in the package."""
+    stem = name
+    if name.endswith(".py"):
+        path, folder = Path(name).resolve(), Path(configs.__file__).resolve().parent
+        if path.parent != folder:
+            raise UserError(
+                f"The experiment {name!r} does not lie in {folder}, where experiments are read "
+                "from. Put it there, or give the name of one that is there and set fields with "
+                "--config.name=value."
+            )
+        stem = path.stem
     if stem not in experiments():
         raise UserError(
             f"No experiment is called {name!r}. {did_you_mean(stem, experiments())} "

@@ -1,11 +1,15 @@
 """A command line's changes of a config: typed at the door, close names suggested."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import configs
 from jaxagent.cli.configs import (
     config_flags,
+    experiment_name,
     flat,
     like,
     literal,
@@ -33,6 +37,17 @@ def test_a_typo_in_a_field_gets_the_nearest_name():
 def test_a_typo_in_an_experiment_gets_the_nearest_name():
     with pytest.raises(UserError, match=rf"Did you mean '{EXPERIMENT}'\?"):
         read_config("configs/flags_mmagent_r2_gpro.py", {})
+
+
+def test_a_path_is_one_of_the_packages_files(tmp_path, monkeypatch):
+    folder = Path(configs.__file__).parent
+    assert experiment_name(str(folder / f"{EXPERIMENT}.py")) == EXPERIMENT
+    copy = tmp_path / f"{EXPERIMENT}.py"
+    copy.write_text((folder / copy.name).read_text().replace("60", "61"))
+    monkeypatch.chdir(tmp_path)
+    for name in (str(copy), copy.name):
+        with pytest.raises(UserError, match=f"{name}' does not lie in {folder}.*Put it there, or"):
+            read_config(name, {})
 
 
 def test_all_mistakes_are_named_at_once():
