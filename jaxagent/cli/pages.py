@@ -34,15 +34,16 @@ def page_of_run(folder: WorkFolder, config: ConfigDict, *, output: Path) -> Path
         scalars = read_scalars(folder.metrics)
     if not before and not after and not folder.metrics.exists():
         raise UserError(f"{folder.root} holds neither a training nor an evaluation yet.")
-    report = run_report(
-        title=title(config),
-        summary_line=f"embedded flags benchmark, seed {config.seed}",
-        scalars=scalars,
-        before=before,
-        after=after,
-        facts=facts(folder, config),
-        num_dialogues=config.report.dialogues,
-    )
+    with told(ValueError):
+        report = run_report(
+            title=title(config),
+            summary_line=f"embedded flags benchmark, seed {config.seed}",
+            scalars=scalars,
+            before=before,
+            after=after,
+            facts=facts(folder, config),
+            num_dialogues=config.report.dialogues,
+        )
     images = images_of(config, folder) if report.dialogues else no_images
     write_report(output, report, images=images, image_side=config.report.image_side)
     return output
