@@ -38,7 +38,7 @@ TAGS = tuple(
 SEARCH_END = "</search_call>"
 """What every image that a search returns comes after."""
 WIRE = (
-    "system\n", "user\n", "Question: ", "assistant\n", "no yes no no no", "yes no no no no",
+    "system\n", "user\n", "Question: ", "assistant\n", "1 no 2 yes 3 no 4 no 5 no",
     "Find.", "Read.", "Found.",
     '{"image": 1}', '{"text": ["Chad: What', '"]}', "Image 1 is Chad.",
     '{"name": "image_search_tool", "arguments": {}}',

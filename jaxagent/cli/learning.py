@@ -186,7 +186,7 @@ class Learning:
             finished = train_rl(
                 update.learner(params),
                 update=update,
-                questions=build.training_questions(self.config, self.agent.world),
+                questions=build.training_questions(self.config, self.agent.world, self.bars),
                 sample_groups=lambda params, *rest: sampler(self.computed(params), *rest),
                 reward=self.agent.reward,
                 pictures=self.pictures,
