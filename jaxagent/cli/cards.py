@@ -66,9 +66,14 @@ def policy_card(folder: WorkFolder) -> dict:
 
 
 def train_command(name: str, config: ConfigDict, workdir: Path) -> str:
-    """The command that trains by `config`: the experiment, and every field that differs from it."""
+    """The command that trains by `config`."""
+    return whole_command("train", name, config, workdir)
+
+
+def whole_command(command: str, name: str, config: ConfigDict, workdir: Path) -> str:
+    """The command by `config`: the experiment, and every field that differs from it."""
     changed = differences(config, read_config(name, {}))
-    words = ["jaxagent", "train", "--config", name, "--workdir", str(workdir)]
+    words = ["jaxagent", *command.split(), "--config", name, "--workdir", str(workdir)]
     return shlex.join([*words, *(f"--config.{field}={value}" for field, value in changed.items())])
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from jaxagent.cli import build
+from jaxagent.cli.agent import telling
+from jaxagent.cli.cards import whole_command
 from jaxagent.cli.checks import checked_base
 from jaxagent.cli.configs import config_flags, read_config
 from jaxagent.cli.errors import UserError, told
@@ -50,7 +52,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     if options.action == "encoder":
         return train_encoder(options.config, config, folder)
     with Bars() as bars:
-        world = build.open_world(config, folder, bars)
+        world = telling(build.open_world(config, folder, bars))
         figures = measured_recall(world, count=config.retrieval.measured, progress=bars)
     write_json(world.benchmark.folder / RECALL, figures)
     print(info(world.benchmark.folder))
@@ -62,7 +64,7 @@ def train_encoder(name: str, config: ConfigDict, folder: WorkFolder) -> int:
     settings = record(ImageEncoderConfig, config, "image_encoder")
     if not settings.steps:
         raise UserError(f"The experiment {name} has image_encoder.steps=0. Try flag_encoder.")
-    with Bars() as bars, told():
+    with Bars() as bars, told(ValueError, OSError, FloatingPointError):
         flags = build_benchmark(
             build.kb_folder(config, folder.root), record(FlagsConfig, config, "data.flags"), bars
         )
@@ -71,7 +73,7 @@ def train_encoder(name: str, config: ConfigDict, folder: WorkFolder) -> int:
             folder.root / "encoder",
             settings,
             seed=config.seed,
-            command=f"jaxagent kb encoder --config {name} --workdir {folder.root.name}",
+            command=whole_command("kb encoder", name, config, Path("work") / folder.root.name),
             progress=bars,
         )
     for row in card["recall"]:
