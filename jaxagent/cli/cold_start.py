@@ -57,20 +57,22 @@ def new_policy(
     draft = folder.root / "policy.draft"
     sizes = record(PolicySizes, config, "model.sizes")
     texts = [*benchmark_texts(world.benchmark.folder), *WIRE * WIRE_REPEATS]
-    make_policy_folder(draft, texts, sizes=sizes, seed=config.seed, words=TAGS)
+    with told(ValueError):
+        make_policy_folder(draft, texts, sizes=sizes, seed=config.seed, words=TAGS)
     policy, params = load_policy(draft)
     settings = record(WarmStart, config, "warm_start")
     if settings.steps:
-        with told(ValueError):
+        with told(ValueError, FloatingPointError):
             check_room(policy.model.config)
-        params = _warm(policy, params, world, settings, config.seed, progress)
+            params = _warm(policy, params, world, settings, config.seed, progress)
     write_policy(draft, policy.model.config, params, template=draft)
     draft.rename(path)
     return path
 
 
 def _warm(policy: Policy, params, world: build.World, settings: WarmStart, seed: int, progress):
-    entities = [one for one in world.benchmark.entities if one.split]  # the others have no image
+    shown = world.base.image_rows  # none of an entity whose image cannot be read
+    entities = [one for one in world.benchmark.entities if one.split and shown[one.id]]
     flags = world.benchmark.config
     pairs = warm_start_pairs(
         [one.id for one in entities],
@@ -93,9 +95,9 @@ def _warm(policy: Policy, params, world: build.World, settings: WarmStart, seed:
         seed=seed,
         progress=lambda step, loss: progress("Warm start", step + 1, settings.steps),
     )
-    shown = np.stack([patches(one.image) for one in entities])
-    params = levelled(policy.model, params, shown, grid)
-    features = policy.model.encode_images(params, jnp.asarray(shown), grid)
+    bases = np.stack([patches(one.image) for one in entities])
+    params = levelled(policy.model, params, bases, grid)
+    features = policy.model.encode_images(params, jnp.asarray(bases), grid)
     search_end = policy.chat.tokenizer.token_to_id(SEARCH_END)
     return with_matching(params, policy.model.config, features, search_end=search_end)
 

@@ -27,7 +27,6 @@ from jaxagent.report.run import read_scalars
 from jaxagent.rollout.engine import Engine
 from jaxagent.sharding import MeshSizes, make_mesh, policy_rules
 from jaxagent.training.batch import PictureSource, Shape
-from jaxagent.training.checkpoint import CheckpointError
 from jaxagent.training.loop import Finished, Run
 from jaxagent.training.optimizer import OptimizerConfig, make_optimizer
 from jaxagent.training.pictures import frozen_pictures, patch_pictures
@@ -141,7 +140,7 @@ class Learning:
         update = self.update(
             algorithm("sft"), settings.steps, temperature=1.0, verdict_ids=tuple(no_and_yes)
         )
-        with told(CheckpointError):
+        with told(ValueError):
             finished = train_sft(
                 update.learner(params),
                 update=update,
@@ -182,7 +181,7 @@ class Learning:
             settings.steps * limits.epochs * limits.minibatches,
             temperature=self.config.rollout.sampling.temperature,
         )
-        with told(CheckpointError, *ROLLOUT_ERRORS):
+        with told(ValueError, *ROLLOUT_ERRORS):
             finished = train_rl(
                 update.learner(params),
                 update=update,
