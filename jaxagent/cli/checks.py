@@ -7,28 +7,35 @@ with other devices. Each group becomes its layer's record once; the parts of a r
 records again where they need them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import product
+from pathlib import Path
 from typing import Literal
 
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from jaxagent.algorithms.table import Algorithm, algorithm
+from jaxagent.algorithms.table import ALGORITHMS, Algorithm, algorithm
 from jaxagent.cli import build
 from jaxagent.cli.errors import UserError, told
 from jaxagent.cli.records import at, check, record
 from jaxagent.cli.work import local_path
 from jaxagent.data.tiny_policy import PolicySizes
+from jaxagent.models.qwen3_vl import Model
+from jaxagent.retrieval.encoders import TextSearch
 from jaxagent.retrieval.knowledge_base import KnowledgeBaseConfig
 from jaxagent.rollout.config import RolloutConfig
 from jaxagent.rollout.sampling import Sampling
-from jaxagent.sharding import MeshSizes, make_mesh
+from jaxagent.sharding import MeshSizes, ShardingError, make_mesh, partition_specs, policy_rules
 from jaxagent.training.batch import PackingConfig, Shape
 from jaxagent.training.demonstrations import Demonstrations
+from jaxagent.training.image_encoder import ImageEncoderConfig
 from jaxagent.training.optimizer import OptimizerConfig
 from jaxagent.training.rl import RLConfig, check_sampling
 from jaxagent.training.sft import SFTConfig
 from jaxagent.training.warm_start import WarmStart
 from jaxagent.types import Family, Split
+from jaxagent.weights.folder import read_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +80,8 @@ LEAST = {
     "data.flags.val_entities": 1,
     "data.flags.test_entities": 1,
     "retrieval.measured": 1,
+    "image_encoder.steps": 0,
+    **{f"model.sizes.{one.name}": 1 for one in fields(PolicySizes) if one.type is int},
     "packing.chunk": 1,
     "warm_start.steps": 0,
     "warm_start.batch": 2,
@@ -109,7 +118,9 @@ def checked_base(config: ConfigDict) -> ConfigDict:
         local_path(folder, f"config.{group}.folder")
     check(config.data.families, tuple[Family, ...], "data.families")
     record(build.chosen(config.data.name, build.DATA, "data.name"), config, "data.flags")
+    check(config.retrieval.text_encoder, TextSearch, "retrieval.text_encoder")
     record(KnowledgeBaseConfig, config, "retrieval")
+    record(ImageEncoderConfig, config, "image_encoder")
     return config
 
 
@@ -144,13 +155,39 @@ def checked_training(config: ConfigDict) -> ConfigDict:
         if config.rl.steps:
             check_sampling(rollout.sampling)
         mesh = make_mesh(record(MeshSizes, config, "sharding"))
-    longest = ladder(config, mesh.shape["data"] * mesh.shape["fsdp"])[-1].tokens
-    if config.rl.steps and longest < rollout.context:
-        raise UserError(
-            f"config.packing.row_lengths ends at {longest} tokens, but a dialogue may hold "
-            f"{rollout.context} (config.rollout.context). Raise the one or lower the other."
-        )
+    check_packing(config, ladder(config, mesh.shape["data"] * mesh.shape["fsdp"])[-1])
+    if config.model.folder != "new":
+        check_mesh(mesh, build.policy_folder(config.model.folder, config.method.name))
     return config
+
+
+def check_packing(config: ConfigDict, last: Shape) -> None:
+    """Refuses a last shape of the ladder that has no room for every sample and its images."""
+    context, longest = config.rollout.context, config.sft.max_tokens
+    needs = [("dialogue", context, "rollout.context")] if config.rl.steps else []
+    if config.sft.steps:
+        needs.append(("trace", min(longest, context), "sft.max_tokens"))
+    rooms = (("row_lengths ends at", last.tokens), ("image_tokens is", last.image_tokens))
+    for (what, need, field), (name, room) in product(needs, rooms):
+        if room < need:
+            raise UserError(
+                f"config.packing.{name} {room} tokens, but a {what} may hold {need} "
+                f"(config.{field}). Raise the one or lower the other."
+            )
+
+
+def check_mesh(mesh: Mesh, folder: Path) -> None:
+    """Refuses a mesh that does not divide the parameters of the policy in a folder."""
+    with told(ValueError, OSError):
+        policy = read_config(folder)
+    try:
+        partition_specs(policy_rules(tied=policy.text.tied), Model(policy).shapes(), mesh)
+    except ShardingError as error:
+        sizes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+        raise UserError(
+            f"The mesh of config.sharding ({sizes}) does not divide the policy in {folder}. Give "
+            f"other sizes. {error}"
+        ) from error
 
 
 def ladder(config: ConfigDict, min_rows: int) -> list[Shape]:
@@ -168,6 +205,12 @@ def ladder(config: ConfigDict, min_rows: int) -> list[Shape]:
 def chosen_algorithm(config: ConfigDict) -> Algorithm:
     """The config's algorithm with what it gives in place of the algorithm's own."""
     given = record(AlgorithmConfig, config, "algorithm")
+    if given.name == "sft":
+        others = ", ".join(name for name in ALGORITHMS if name != "sft")
+        raise UserError(
+            "config.algorithm.name is 'sft', which learns from no reward. Give one of "
+            f"{others}; traces are learnt from with config.sft.steps."
+        )
     if given.clip and len(given.clip) != 2:
         raise UserError(f"config.algorithm.clip is {given.clip}; it is (low, high) or ().")
     names = ("c", "alpha", "offset")

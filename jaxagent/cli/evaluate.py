@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    check_name(options.name)
     config = checked_agent(wanted_config(options, rest))
     if not config.evaluation.splits:
         raise UserError(
@@ -42,6 +43,16 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         print(text_table(table))
     print(f"Dialogues: {folder.dialogues(options.name)}")
     return 0
+
+
+def check_name(name: str) -> None:
+    """Refuses a name that is no plain one, or that a training keeps its own dialogues under."""
+    if name in ("before", "after"):
+        raise UserError(
+            f"--name is {name!r}, where a training keeps its own evaluation. Give another name."
+        )
+    if not name or set(name) & set("/\\"):
+        raise UserError(f"--name is {name!r}; it must be a file's name without a folder.")
 
 
 def wanted_config(options: argparse.Namespace, rest: Sequence[str]) -> ConfigDict:

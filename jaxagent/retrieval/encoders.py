@@ -8,13 +8,16 @@ other weights.
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32, UInt8
 
 from jaxagent.retrieval.image_encoder import CARD, read_image_encoder, shipped_folder
 from jaxagent.retrieval.text_encoder import PROJECT, SentenceEncoder, minilm_folder
+
+TextSearch = Literal["minilm", "lexical"]
+"""A config's words for how text is searched: by the vectors of an encoder, or by words."""
 
 
 @runtime_checkable

@@ -16,6 +16,20 @@ EXPERIMENT = "flags_mmagent_r2_grpo"
         ({"sharding.fsdp": 3}, "fsdp=3"),
         ({"packing.row_lengths": (320,)}, "ends at 320 tokens"),
         ({"rollout.sampling.temperature": 0.0}, "scores whole distributions"),
+        ({"packing.image_tokens": 64}, "image_tokens is 64 tokens, but a dialogue may hold 768"),
+        (
+            {"rl.steps": 0, "sft.steps": 1, "sft.max_tokens": 1000, "rollout.context": 2000},
+            r"ends at 960 tokens, but a trace may hold 1000 \(config.sft.max_tokens\)",
+        ),
+        (
+            {"rl.steps": 0, "sft.steps": 1, "sft.max_tokens": 320, "packing.image_tokens": 319},
+            "image_tokens is 319 tokens, but a trace may hold 320",
+        ),
+        (
+            {"sharding.data": 1, "sharding.tensor": 8},
+            r"\(data=1, fsdp=1, tensor=8, context=1\) does not divide the policy in "
+            r"(.|\n)*attention/q/kernel: 4 does not divide by tensor=8",
+        ),
     ],
 )
 def test_what_the_update_needs_is_asked_of_a_training_alone(changes, said):
@@ -50,6 +64,27 @@ def test_a_folder_at_an_address_is_refused(name):
 def test_a_base_with_an_empty_split_is_refused_before_it_is_built(capsys, tmp_path, flag, said):
     assert main(["kb", "build", "--workdir", str(tmp_path), f"--config.{flag}"]) == 2
     assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_is_no_longer_than_a_dialogue():
+    changes = {"rl.steps": 0, "sft.steps": 1, "sft.max_tokens": 1000, "rollout.context": 960}
+    config = read_config(EXPERIMENT, changes)
+    assert checked_training(config) is config
+
+
+def test_a_policy_folder_that_cannot_be_read_is_refused_before_training(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    config = read_config(EXPERIMENT, {"model.folder": str(tmp_path)})
+    with pytest.raises(UserError, match="config.json is not JSON"):
+        checked_training(config)
+
+
+@pytest.mark.parametrize("name", ["before", "after", "", "../x", "a/b", "a\\b"])
+def test_an_evaluation_keeps_to_a_file_of_its_own(capsys, tmp_path, name):
+    words = ["--workdir", str(tmp_path), "--config", EXPERIMENT, "--name", name]
+    assert main(["evaluate", *words]) == 2
+    assert f"--name is {name!r}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxagent.cli import build, learning
+from jaxagent.cli import build, cold_start, learning
 from jaxagent.cli.cold_start import glances, lessons
 from jaxagent.cli.configs import config_flags, read_config, save_config
+from jaxagent.cli.errors import UserError
 from jaxagent.cli.main import main
 from jaxagent.cli.work import WorkFolder
 from jaxagent.data.benchmark import benchmark_texts
@@ -20,8 +21,10 @@ from jaxagent.json_lines import write_lines
 from jaxagent.models.conv_encoder import ConvEncoderConfig, Model
 from jaxagent.processing.policy import load_policy
 from jaxagent.retrieval.image_encoder import save_image_encoder
+from jaxagent.sharding import ShardingError
 from jaxagent.training.checkpoint import CheckpointError, Checkpoints
 from jaxagent.training.loop import Finished
+from jaxagent.training.step import Update
 from jaxagent.types import silent
 
 EXPERIMENT = "flags_mmagent_r2_grpo"
@@ -158,6 +161,7 @@ def test_a_missing_policy_folder_is_refused(capsys, work, tmp_path):
         ("evaluation.temperature=-1", "temperature is -1.0"),
         ("method.name=prosma", "config.method.name is 'prosma'. Did you mean 'promsa'?"),
         ("algorithm.name=grop", "Did you mean 'grpo'?"),
+        ("algorithm.name=sft", "config.algorithm.name is 'sft', which learns from no reward"),
         ("algorithm.old=tariner", "Did you mean 'trainer'?"),
         ("algorithm.clip=low,high", "config.algorithm.clip is ('low', 'high')"),
         ("algorithm.clip=(0.1,)", "it is (low, high) or ()"),
@@ -167,8 +171,17 @@ def test_a_missing_policy_folder_is_refused(capsys, work, tmp_path):
         ("checkpoint.every=0", "config.checkpoint.every is 0"),
         ("packing.chunk=0", "config.packing.chunk is 0"),
         ("packing.row_lengths=(320,)", "ends at 320 tokens, but a dialogue may hold 768"),
+        ("packing.image_tokens=64", "is 64 tokens, but a dialogue may hold 768"),
+        ("data.flags.query=tweemoji", "data.flags.query is 'tweemoji', no artist of flags. Did"),
+        ("data.flags.base=twemoji", "data.flags.base and query are both 'twemoji'"),
+        ("retrieval.text_encoder=minilmm", "text_encoder is 'minilmm'. Did you mean 'minilm'?"),
+        ("retrieval.text_encoder=bm25", "Allowed: lexical, minilm."),
+        ("warm_start.levels=L9", "warm_start.levels holds 'L9'. Allowed: L0, L1, L2, L3"),
+        ("warm_start.views=0", "warm_start.views is 0; it must be 1 to 1000"),
+        ("image_encoder.measured_views=0", "image_encoder.measured_views is 0"),
         ("rl.minutes=-1", "config.rl.minutes is -1.0; it must be at least 0"),
         ("rollout.sampling.top_k=5", "the update scores whole distributions"),
+        ("model.sizes.width=0", "config.model.sizes.width is 0; it must be at least 1"),
         ("model.sizes.heads=3", "model.sizes has 3 heads and 2 key heads"),
     ],
 )
@@ -182,6 +195,69 @@ def test_a_mesh_that_does_not_fit_is_refused_before_anything_runs(capsys, work, 
     flags = [*agent_flags(work), "--config.sharding.fsdp=3"]
     message = refused(capsys, "train", "--workdir", str(tmp_path / "w"), *flags)
     assert "fsdp=3" in message
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("model.sizes.vocab=100", "vocab=100 is too small"),
+        ("model.sizes.positions=15", "num_position_embeddings=15 is not a square"),
+        ("warm_start.batch=200", "warm_start.batch is 200, but the base has"),
+    ],
+)
+def test_a_new_policy_that_cannot_be_made_is_the_users_to_mend(capsys, work, tmp_path, flag, said):
+    flags = [*agent_flags(work), "--config.model.folder=new", "--config.warm_start.steps=1"]
+    flags += ["--config.model.sizes.vocab=640", f"--config.{flag}"]
+    assert said in refused(capsys, "train", "--workdir", str(tmp_path), *flags)
+
+
+def test_a_warm_start_leaves_out_what_the_base_could_not_read(work, tmp_path, monkeypatch):
+    """A drawing that was spoilt after the benchmark was made, and before the base was."""
+    shutil.copytree(work / "kb", tmp_path / "kb")
+    shutil.rmtree(tmp_path / "kb" / "base")
+    (tmp_path / "kb" / "drawings" / "openmoji" / "td.png").write_bytes(b"no picture")
+
+    def pairs(names, *rest):
+        raise ValueError(f"drawn from {' '.join(names)}")
+
+    monkeypatch.setattr(cold_start, "warm_start_pairs", pairs)
+    flags = ["model.folder=new", "warm_start.steps=1", "model.sizes.vocab=640"]
+    flags = [*base_flags(work), *(f"--config.{one}" for one in flags)]
+    config, folder = read_config(EXPERIMENT, config_flags(flags)), WorkFolder(tmp_path)
+    world = build.open_world(config, folder, silent)
+    with pytest.raises(UserError) as caught:
+        cold_start.new_policy(config, world, folder, silent)
+    there = {one["id"] for one in entities(work) if one["split"]}
+    assert set(str(caught.value).split()[2:]) == there - {"td"}
+
+
+@pytest.mark.parametrize(
+    "words", [["evaluate"], ["train", "--config.evaluation.when=()"], ["kb", "build"]]
+)
+def test_a_drawing_that_was_spoilt_since_the_build_is_named(capsys, work, tmp_path, words):
+    shutil.copytree(work / "kb", tmp_path / "kb")
+    drawings = {str(one) for one in (tmp_path / "kb" / "drawings" / "twemoji").glob("*.png")}
+    for drawing in map(Path, drawings):
+        drawing.write_bytes(drawing.read_bytes()[:100])  # of which Pillow's error names no file
+    command = [word for word in words if not word.startswith("--")]
+    flags = [*agent_flags(work), *words[len(command) :]]
+    flags += [f"--config.data.folder={tmp_path / 'kb'}"]
+    message = refused(capsys, *command, "--workdir", str(tmp_path / "w"), *flags)
+    assert message.removeprefix("The drawing ").partition(" cannot be read")[0] in drawings
+    assert f"Delete {tmp_path / 'kb'}; the same command builds it again" in message
+
+
+@pytest.mark.parametrize("changes", [["rl.steps=0", "sft.steps=1"], ["rl.steps=1"]])
+def test_what_does_not_fit_an_update_is_the_users_to_mend(
+    capsys, work, tmp_path, monkeypatch, changes
+):
+    def learner(self, params):
+        raise ShardingError("The rule table does not fit the parameters.")
+
+    monkeypatch.setattr(Update, "learner", learner)
+    flags = [f"--config.{one}" for one in ("evaluation.when=()", *changes)]
+    message = refused(capsys, "train", "--workdir", str(tmp_path), *agent_flags(work), *flags)
+    assert "The rule table does not fit the parameters" in message
 
 
 def test_evaluating_a_training_that_was_killed_says_so(capsys, work, tmp_path):
@@ -219,7 +295,7 @@ def test_checkpoints_of_another_policy_are_refused(capsys, work, tmp_path, monke
     assert "beside other frozen parameters" in message
 
 
-def test_glances_are_as_many_as_asked_for_and_end_at_the_first_candidates(work, tmp_path):
+def test_glances_are_as_many_as_asked_for_and_end_after_the_first_choice(work, tmp_path):
     room = ["max_turns=8", "max_tokens=64"]
     flags = [*agent_flags(work)[2:], *(f"--config.method.mmagent_r2.{one}" for one in room)]
     flags += [
@@ -233,7 +309,7 @@ def test_glances_are_as_many_as_asked_for_and_end_at_the_first_candidates(work, 
     seen = list(glances(config, world, policy, silent, count=21))
     assert len(seen) == 21
     assert all(len(trace.dialogue.turns[1].found) == 5 for trace in seen)
-    assert {len(trace.dialogue.turns) for trace in seen} == {3}
+    assert {len(trace.dialogue.turns) for trace in seen} == {5}
     whole = {trace.question.data_id for trace in lessons(config, world, policy, silent)}
     assert whole
     assert not whole & {trace.question.data_id for trace in seen}
