@@ -31,7 +31,7 @@ def test_a_folder_begun_with_another_config_is_refused(tmp_path):
     folder = WorkFolder(tmp_path)
     claim(folder, read_config("flags_mmagent_r2_grpo", {}))
     claim(folder, read_config("flags_mmagent_r2_grpo", {}))
-    with pytest.raises(UserError, match="another config .*rl.steps was 60"):
+    with pytest.raises(UserError, match="another config .*rl.steps was 20"):
         claim(folder, read_config("flags_mmagent_r2_grpo", {"rl.steps": 21}))
 
 
