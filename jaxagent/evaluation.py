@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from jaxagent.agents.mmagent_r2 import Reject, Rerank, SearchImage, picked
+from jaxagent.agents.mmagent_r2 import Reject, Rerank, picked, with_images
 from jaxagent.json_lines import read_lines, write_lines
 from jaxagent.retrieval.knowledge_base import KnowledgeBase
 from jaxagent.retrieval.search import entity_ranks, search_images
@@ -230,19 +230,17 @@ def dialogue_row(
 def turn_rows(dialogue: Dialogue, *, correct: bool) -> list[dict]:
     """The turns with a verdict on each decision: a rerank, a rejection or the answer."""
     question = dialogue.question
-    rows, current = [], 0
+    rows = []
     batches: dict[int, Sequence[Candidate]] = {}  # the last one of each image
-    for turn in dialogue.turns:
+    for turn, image in with_images(dialogue):
         if turn.author == "environment":
             candidates = tuple(found for found in turn.found if isinstance(found, Candidate))
             if candidates:
-                batches[current] = candidates
+                batches[image] = candidates
             rows.append(environment_row(turn, question))
             continue
-        if isinstance(turn.action, SearchImage) and 1 <= turn.action.image <= len(question.images):
-            current = turn.action.image - 1
-        words, entity = action_words(turn), question.entities[current]
-        right = correct if words == "answer" else verdict(turn, batches.get(current, ()), entity)
+        words, entity = action_words(turn), question.entities[image]
+        right = correct if words == "answer" else verdict(turn, batches.get(image, ()), entity)
         row = {"author": "policy", "text": turn.text, "decision": {"kind": words, "right": right}}
         rows.append(row | ({"forced": True} if turn.forced else {}))
     return rows

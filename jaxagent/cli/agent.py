@@ -15,11 +15,9 @@ from ml_collections import ConfigDict
 from jaxagent.cli import build
 from jaxagent.cli.cold_start import new_policy
 from jaxagent.cli.costs import add_costs
-from jaxagent.cli.errors import UserError, told
+from jaxagent.cli.errors import told
 from jaxagent.cli.records import record
 from jaxagent.cli.work import WorkFolder
-from jaxagent.data.drawings import drawing_file
-from jaxagent.data.fiction import untwisted_key
 from jaxagent.evaluation import Protocol, chosen, evaluated
 from jaxagent.processing.policy import Policy
 from jaxagent.rollout.config import RolloutConfig
@@ -134,30 +132,11 @@ def assemble(
     config: ConfigDict, world: build.World, folder: WorkFolder, progress: Progress
 ) -> AgentWithParams:
     """The agent and the parameters that it starts from; a new policy is made and warmed up."""
-    world = telling(world)
     make = partial(new_policy, config, world, folder, progress)
     new = timed_policy(folder, make) if config.model.folder == "new" else None
     loaded = build.policy(config, folder=new)
     agent = Agent(config=config, world=world, policy=loaded.policy, reward=build.reward(config))
     return AgentWithParams(agent, loaded.params)
-
-
-def telling(world: build.World) -> build.World:
-    """The world with images that tell the user of a drawing which was spoilt since the build."""
-    benchmark, images = world.benchmark, world.images
-
-    def pixels(key: str):
-        try:
-            return images(key)
-        except (OSError, SyntaxError) as error:  # Pillow has both for a broken file
-            _, entity, *view = untwisted_key(key).split(":")
-            artist = view[0] if view else benchmark.config.base
-            raise UserError(
-                f"The drawing {drawing_file(benchmark.folder, artist, entity)} cannot be read any "
-                f"more ({error}). Delete {benchmark.folder}; the same command builds it again."
-            ) from error
-
-    return replace(world, images=pixels, base=replace(world.base, images=pixels))
 
 
 def timed_policy(folder: WorkFolder, make: Callable[[], Path]) -> Path:

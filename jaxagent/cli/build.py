@@ -19,7 +19,8 @@ from jaxagent.cli.records import record
 from jaxagent.cli.work import WorkFolder
 from jaxagent.data.benchmark import Benchmark, build_benchmark, read_questions
 from jaxagent.data.config import FlagsConfig
-from jaxagent.data.fiction import twisted_images
+from jaxagent.data.drawings import drawing_file
+from jaxagent.data.fiction import twisted_images, untwisted_key
 from jaxagent.data.views import FlagImages
 from jaxagent.processing.policy import LoadedPolicy, load_policy
 from jaxagent.retrieval import knowledge_base
@@ -107,7 +108,25 @@ def open_world(config: ConfigDict, folder: WorkFolder, progress: Progress) -> Wo
             config=indices,
             progress=progress,
         )
-    return World(benchmark=benchmark, base=base, images=images)
+    images = telling(images, benchmark)
+    return World(benchmark=benchmark, base=replace(base, images=images), images=images)
+
+
+def telling(images: Images, benchmark: Benchmark) -> Images:
+    """Images that tell the user of a drawing which was spoilt since the benchmark was built."""
+
+    def pixels(key: str):
+        try:
+            return images(key)
+        except (OSError, SyntaxError) as error:  # Pillow has both for a broken file
+            _, entity, *view = untwisted_key(key).split(":")
+            artist = view[0] if view else benchmark.config.base
+            raise UserError(
+                f"The drawing {drawing_file(benchmark.folder, artist, entity)} cannot be read any "
+                f"more ({error}). Delete {benchmark.folder}; the same command builds it again."
+            ) from error
+
+    return pixels
 
 
 def encoders(config: ConfigDict) -> Encoders:

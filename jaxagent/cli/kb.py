@@ -11,7 +11,6 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from jaxagent.cli import build
-from jaxagent.cli.agent import telling
 from jaxagent.cli.cards import whole_command
 from jaxagent.cli.checks import checked_base
 from jaxagent.cli.configs import config_flags, read_config
@@ -52,7 +51,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     if options.action == "encoder":
         return train_encoder(options.config, config, folder)
     with Bars() as bars:
-        world = telling(build.open_world(config, folder, bars))
+        world = build.open_world(config, folder, bars)
         figures = measured_recall(world, count=config.retrieval.measured, progress=bars)
     write_json(world.benchmark.folder / RECALL, figures)
     print(info(world.benchmark.folder))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxagent.agents.mmagent_r2 import SearchImage
+from jaxagent.agents.mmagent_r2 import with_images
 from jaxagent.models.rope import num_image_tokens
 from jaxagent.types import Candidate, ImageSpan, Trajectory
 
@@ -79,19 +79,14 @@ def verdicts(trajectory: Trajectory, *, merge: int) -> dict[int, bool]:
 
 
 def _served(trajectory: Trajectory) -> list[tuple[Candidate, bool]]:
-    """Every candidate in the order shown, and whether it is the entity of the image searched.
-
-    A turn that brings more candidates and names no image, or none that there is, goes on with the
-    image before.
-    """
-    served, entities = [], trajectory.question.entities
-    truth = entities[0]
-    for turn in trajectory.dialogue.turns:
-        if isinstance(turn.action, SearchImage) and 1 <= turn.action.image <= len(entities):
-            truth = entities[turn.action.image - 1]
-        found = [one for one in turn.found if isinstance(one, Candidate)]
-        served += [(one, one.entity == truth) for one in found]
-    return served
+    """Every candidate in the order shown, and whether it is the entity of the image searched."""
+    entities = trajectory.question.entities
+    return [
+        (one, one.entity == entities[image])
+        for turn, image in with_images(trajectory.dialogue)
+        for one in turn.found
+        if isinstance(one, Candidate)
+    ]
 
 
 def until_first_choice(one: Sample) -> Sample:

@@ -247,19 +247,6 @@ def test_a_drawing_that_was_spoilt_since_the_build_is_named(capsys, work, tmp_pa
     assert f"Delete {tmp_path / 'kb'}; the same command builds it again" in message
 
 
-@pytest.mark.parametrize("changes", [["rl.steps=0", "sft.steps=1"], ["rl.steps=1"]])
-def test_what_does_not_fit_an_update_is_the_users_to_mend(
-    capsys, work, tmp_path, monkeypatch, changes
-):
-    def learner(self, params):
-        raise ShardingError("The rule table does not fit the parameters.")
-
-    monkeypatch.setattr(Update, "learner", learner)
-    flags = [f"--config.{one}" for one in ("evaluation.when=()", *changes)]
-    message = refused(capsys, "train", "--workdir", str(tmp_path), *agent_flags(work), *flags)
-    assert "The rule table does not fit the parameters" in message
-
-
 def test_evaluating_a_training_that_was_killed_says_so(capsys, work, tmp_path):
     config = read_config(EXPERIMENT, {})
     save_config(config, tmp_path / "config.json")
@@ -285,14 +272,23 @@ def test_a_torn_evaluation_before_training_is_named(capsys, work, tmp_path):
 
 
 @pytest.mark.parametrize("changes", [["rl.steps=0", "sft.steps=1"], ["rl.steps=1"]])
-def test_checkpoints_of_another_policy_are_refused(capsys, work, tmp_path, monkeypatch, changes):
-    def restore(self, learner):
-        raise CheckpointError("Checkpoint 1 was saved beside other frozen parameters.")
+@pytest.mark.parametrize(
+    ("kind", "name", "error"),
+    [
+        (Update, "learner", ShardingError("The rule table does not fit the parameters.")),
+        (Checkpoints, "restore", CheckpointError("It was saved beside other frozen parameters.")),
+    ],
+)
+def test_what_does_not_fit_a_training_is_the_users_to_mend(
+    capsys, work, tmp_path, monkeypatch, kind, name, error, changes
+):
+    def fails(self, given):
+        raise error
 
-    monkeypatch.setattr(Checkpoints, "restore", restore)
+    monkeypatch.setattr(kind, name, fails)
     flags = [f"--config.{one}" for one in ("evaluation.when=()", *changes)]
     message = refused(capsys, "train", "--workdir", str(tmp_path), *agent_flags(work), *flags)
-    assert "beside other frozen parameters" in message
+    assert str(error).removesuffix(".") in message
 
 
 def test_glances_are_as_many_as_asked_for_and_end_after_the_first_choice(work, tmp_path):

@@ -1,12 +1,13 @@
 """Verdicts stand at the token after each candidate image, and tell the truth."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from jaxagent.agents.mmagent_r2 import Reject, SearchImage
 from jaxagent.training.samples import Sample, until_first_choice, verdicts
-from jaxagent.types import Candidate, Dialogue, ImageSpan, Trajectory, Turn
+from jaxagent.types import Candidate, Dialogue, ImageSpan, Question, Trajectory, Turn
 from tests.training.dialogues import question
 
 
@@ -17,20 +18,25 @@ def candidates(*entities: str) -> tuple[Candidate, ...]:
     )
 
 
+def played(asked: Question, turns: Sequence[Turn], images: Mapping[int, str], size: int):
+    """A dialogue of `size` tokens, none of them written; `images` are by their first token."""
+    return Trajectory(
+        dialogue=Dialogue(question=asked, turns=tuple(turns), done=True),
+        sample=0,
+        ids=np.arange(size, dtype=np.int32),
+        written=np.zeros(size, bool),
+        log_probs=np.zeros(size, np.float32),
+        images=tuple(
+            ImageSpan(key=key, start=start, grid=(1, 4, 4)) for start, key in images.items()
+        ),
+    )
+
+
 def test_the_query_image_has_no_verdict_and_each_candidate_one():
     found = candidates("ro", "td")
     # 0 start, 1-4 query, 5 end, 6 text | 7 start, 8-11 ro, 12 end, 13 name | 14 start ... 20 name
-    images = [("view:td", 1), ("kb:ro", 8), ("kb:td", 15)]
-    trajectory = Trajectory(
-        dialogue=Dialogue(
-            question=question("q"), turns=(Turn(author="environment", found=found),), done=True
-        ),
-        sample=0,
-        ids=np.arange(22, dtype=np.int32),
-        written=np.zeros(22, bool),
-        log_probs=np.zeros(22, np.float32),
-        images=tuple(ImageSpan(key=key, start=start, grid=(1, 4, 4)) for key, start in images),
-    )
+    images = {1: "view:td", 8: "kb:ro", 15: "kb:td"}
+    trajectory = played(question("q"), [Turn(author="environment", found=found)], images, 22)
     assert verdicts(trajectory, merge=2) == {13: False, 20: True}
 
 
@@ -45,14 +51,7 @@ def test_a_candidate_is_held_against_the_image_that_was_searched():
         )
     ]
     keys = (*asked.images, "kb:ro", "kb:td", "kb:td", "kb:ro")
-    trajectory = Trajectory(
-        dialogue=Dialogue(question=asked, turns=tuple(turns), done=True),
-        sample=0,
-        ids=np.arange(48, dtype=np.int32),
-        written=np.zeros(48, bool),
-        log_probs=np.zeros(48, np.float32),
-        images=tuple(ImageSpan(key=key, start=8 * i, grid=(1, 4, 4)) for i, key in enumerate(keys)),
-    )
+    trajectory = played(asked, turns, {8 * i: key for i, key in enumerate(keys)}, 48)
     assert verdicts(trajectory, merge=2) == {21: False, 29: True, 37: False, 45: True}
 
 
@@ -66,19 +65,12 @@ def test_a_search_of_an_image_that_is_not_there_changes_nothing():
         Turn(author="policy", action=Reject()),
         Turn(author="environment", found=candidates("td")),
     )
-    keys = ("view:td", "kb:ro", "kb:td")
-    trajectory = Trajectory(
-        dialogue=Dialogue(question=question("q"), turns=turns, done=True),
-        sample=0,
-        ids=np.arange(24, dtype=np.int32),
-        written=np.zeros(24, bool),
-        log_probs=np.zeros(24, np.float32),
-        images=tuple(ImageSpan(key=key, start=8 * i, grid=(1, 4, 4)) for i, key in enumerate(keys)),
-    )
+    images = {0: "view:td", 8: "kb:ro", 16: "kb:td"}
+    trajectory = played(question("q"), turns, images, 24)
     assert verdicts(trajectory, merge=2) == {13: False, 21: True}
 
 
-def test_a_look_ends_at_the_verdicts_on_the_first_candidates():
+def test_a_look_ends_after_the_first_choice():
     # 0-1 prompt, 2-5 query, 6 written | 7-10 first candidate, 11 name | 12 written | 13-16, 17 name
     images = tuple(
         ImageSpan(key=key, start=start, grid=(1, 4, 4))
