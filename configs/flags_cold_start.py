@@ -16,8 +16,8 @@ def get_config():
     c.optimizer.schedule = "cosine"
     c.optimizer.weight_decay = 0.01
     c.warm_start.steps = 900
-    c.sft.steps = 760
-    c.sft.look_steps = 400
+    c.sft.steps = 960
+    c.sft.look_steps = 600
     c.sft.traces = 12_000
     c.packing.chunk = 32
     c.rl.steps = 0

@@ -353,6 +353,11 @@ def picked(batch: Sequence[Candidate], word: str, choice: str) -> Candidate | No
     return batch[names.index(word)] if word in names else None
 
 
+def confirmation(image: int, entity: Candidate) -> str:
+    """The recorded entity of an image (from 0), its name in the tokens of a query's start."""
+    return f'Image {image + 1} is "{entity.name}".'
+
+
 def _rerank(config: MMAgentR2, dialogue: Dialogue, name: str) -> Step:
     state = dialogue.state
     if state.current is None:
@@ -364,7 +369,7 @@ def _rerank(config: MMAgentR2, dialogue: Dialogue, name: str) -> Step:
         return _refuse(config, dialogue, f"that {config.choice} is not in the current batch")
     dialogue = _with_verification(dialogue, entity.entity)
     dialogue = _with_image(dialogue, state.current, replace(search, entity=entity))
-    return _observe(config, dialogue, (f"Image {state.current + 1} is {entity.name}.",))
+    return _observe(config, dialogue, (confirmation(state.current, entity),))
 
 
 def _reject(config: MMAgentR2, dialogue: Dialogue) -> Step:
@@ -438,7 +443,7 @@ def _returned(config: MMAgentR2, dialogue: Dialogue, result: Result) -> Step:
     if config.variant == "neither":
         (best,) = result.candidates
         search = replace(search, entity=best)
-        parts = (*parts, f"Image {image + 1} is {best.name}.")
+        parts = (*parts, confirmation(image, best))
     dialogue = _with_image(dialogue, image, search)
     return _observe(config, dialogue, parts, result.candidates)
 

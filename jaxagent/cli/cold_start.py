@@ -40,7 +40,7 @@ SEARCH_END = "</search_call>"
 WIRE = (
     "system\n", "user\n", "Question: ", "assistant\n", "1 no 2 yes 3 no 4 no 5 no",
     "Find.", "Read.", "Found.",
-    '{"image": 1}', '{"text": ["Chad: What', '"]}', "Image 1 is Chad.",
+    '{"image": 1}', '{"text": ["Chad: What', '"]}', 'Image 1 is "Chad".',
     '{"name": "image_search_tool", "arguments": {}}',
     '{"name": "text_search_tool", "arguments": {"query": "Chad: ',
 )  # fmt: skip

@@ -42,7 +42,7 @@ def test_a_whole_dialogue():
         "<view:td>Question: What is the capital of this country?",
         "<kb:td>1\nLand td\n<kb:ro>2\nLand ro\n<kb:ad>3\nLand ad\n"
         "<kb:md>4\nLand md\n<kb:be>5\nLand be\n",
-        "Image 1 is Land td.",
+        'Image 1 is "Land td".',
         "Land td. Capital: N'Djamena\n" * 2 + "Land td. Capital: N'Djamena",
     ]
     assert dialogue.answer == "N'Djamena"
@@ -85,7 +85,7 @@ def test_an_image_is_resumed_where_it_was_left():
     first, second = dialogue.state.images
     assert [len(search.batches) for search in (first, second)] == [2, 2]
     assert [search.entity.entity for search in (first, second)] == ["ml", "gn"]
-    assert shown(asked[-1].parts) == "Image 2 is Land gn."
+    assert shown(asked[-1].parts) == 'Image 2 is "Land gn".'
     assert shown(asked[0].parts).startswith("1 <view:ml> 2 <view:gn> Question: What")
 
 
@@ -125,7 +125,7 @@ def test_a_candidate_is_chosen_by_its_number_where_the_settings_say_so():
     dialogue, asked = play(by_number, question(), turns)
     assert [shown(one.parts) for one in asked[2:]] == [
         *["Error: that number is not in the current batch."] * 3,
-        "Image 1 is Land ro.",
+        'Image 1 is "Land ro".',
     ]
     assert [one.chosen for one in dialogue.state.verifications] == ["ro"]
     dialogue, asked = play(method(MMAgentR2()), question(), [SEARCH, rerank("2")])
@@ -259,7 +259,7 @@ def test_an_answer_on_the_last_turn_is_not_forced():
 def test_without_verification_the_best_match_is_recorded_at_once():
     config = MMAgentR2(variant="neither")
     dialogue, asked = play(method(config), question(), [SEARCH, SEARCH, rerank("Land td")])
-    assert shown(asked[1].parts) == "<kb:td>1\nLand td\nImage 1 is Land td."
+    assert shown(asked[1].parts) == '<kb:td>1\nLand td\nImage 1 is "Land td".'
     assert shown(asked[2].parts) == "No more batches for image 1."
     assert shown(asked[3].parts) == "Error: <rerank> is not an action here."
     assert dialogue.state.images[0].entity == candidate("td")

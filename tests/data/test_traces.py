@@ -125,7 +125,7 @@ def test_mmagent_single():
         '<reason>Find.</reason><search_call>{"image": 1}</search_call>',
         "Romania\nChad\nMali\nFrance\nGuinea\n",
         "<reason>no yes no no no</reason><rerank>Chad</rerank>",
-        "Image 1 is Chad.",
+        'Image 1 is "Chad".',
         "<reason>Read.</reason>"
         '<search_call>{"text": ["Chad: What is the capital of this country?"]}</search_call>',
         "Chad. Capital: N'Djamena",
