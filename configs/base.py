@@ -323,6 +323,7 @@ def evaluation() -> ConfigDict:
     )
     c.samples = 1  # dialogues a question
     c.temperature = 0.0  # 0 = greedy
+    c.train_temperature = 0.0  # the same for questions of split "train"; 1 = as they are trained on
     c.when = ("before", "after")  # training: any of "before", "after"
     return c
 

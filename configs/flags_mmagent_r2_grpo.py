@@ -20,6 +20,7 @@ def get_config():
     c.data.questions = 600
     c.evaluation.splits = ("train", "unseen_question", "unseen_entity")
     c.evaluation.questions = 900
+    c.evaluation.train_temperature = 1.0
     return c
 
 

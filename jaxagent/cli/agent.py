@@ -18,7 +18,7 @@ from jaxagent.cli.costs import add_costs
 from jaxagent.cli.errors import told
 from jaxagent.cli.records import record
 from jaxagent.cli.work import WorkFolder
-from jaxagent.evaluation import Protocol, chosen, evaluated
+from jaxagent.evaluation import Protocol, Sampler, chosen, evaluated
 from jaxagent.processing.policy import Policy
 from jaxagent.rollout.config import RolloutConfig
 from jaxagent.rollout.engine import Engine
@@ -69,33 +69,48 @@ class Agent:
             )
 
     def evaluate(self, params: Params, *, progress: Progress) -> list[dict]:
-        """Rows of the config's protocol; empty when it asks for no split."""
+        """Rows of the config's protocol; empty when it asks for no split.
+
+        Every policy that is asked the same meets the same random numbers.
+        """
+        settings, rows = self.config.evaluation, []
+        asked = self.questions_asked() if settings.splits else []
+        for temperature in dict.fromkeys((settings.train_temperature, settings.temperature)):
+            questions = [one for one in asked if self.temperature(one) == temperature]
+            if questions:
+                rows += evaluated(
+                    questions,
+                    sample=self.sampler(params, temperature),
+                    reward=self.reward,
+                    base=self.world.base,
+                    towers=lambda keys: self.tower_vectors(params, keys),
+                    chunk=max(1, self.config.rollout.slots // settings.samples),
+                    progress=progress,
+                )
+        return rows
+
+    def temperature(self, question: Question) -> float:
+        """What an evaluation's dialogue on the question is sampled with."""
         settings = self.config.evaluation
-        if not settings.splits:
-            return []
-        engine = self.engine(sampling=Sampling(temperature=settings.temperature))
+        return settings.train_temperature if question.split == "train" else settings.temperature
+
+    def sampler(self, params: Params, temperature: float) -> Sampler:
+        """Dialogues for the questions of an evaluation."""
+        engine = self.engine(sampling=Sampling(temperature=temperature))
 
         def sample(questions: Sequence[Question]) -> list[list[Trajectory]]:
             with told(*ROLLOUT_ERRORS):
                 rollout = engine.run(
                     params,
                     questions,
-                    samples=settings.samples,
-                    seed=self.config.seed,
+                    samples=self.config.evaluation.samples,
+                    seed=self.world.benchmark.config.seed,
                     step=0,
                     version=0,
                 )
             return rollout.trajectories
 
-        return evaluated(
-            self.questions_asked(),
-            sample=sample,
-            reward=self.reward,
-            base=self.world.base,
-            towers=lambda keys: self.tower_vectors(params, keys),
-            chunk=max(1, self.config.rollout.slots // settings.samples),
-            progress=progress,
-        )
+        return sample
 
     def tower_vectors(
         self, params: Params, keys: Sequence[str]

@@ -57,6 +57,7 @@ class EvaluationConfig:
     questions: int
     samples: int
     temperature: float
+    train_temperature: float
     when: tuple[Literal["before", "after"], ...]
 
 
@@ -138,6 +139,7 @@ def checked_agent(config: ConfigDict) -> ConfigDict:
     evaluation = record(EvaluationConfig, config, "evaluation")
     with told(ValueError):
         Sampling(temperature=evaluation.temperature)
+        Sampling(temperature=evaluation.train_temperature)
     record(WarmStart, config, "warm_start")
     return config
 

@@ -149,10 +149,8 @@ def start_key(config: ConfigDict) -> str:
     """The same for rows whose evaluation before training is the same, so that it is run once."""
     fields = dict(flat(config)) | {"weights": weights_digest(config)}
     if config.model.folder != "new":
-        learning = ("algorithm", "optimizer", "packing", "sft", "rl", "checkpoint", "report")
-        fields = {k: v for k, v in fields.items() if k.partition(".")[0] not in learning}
-        if config.evaluation.temperature == 0:
-            del fields["seed"]
+        later = ("seed", "algorithm", "optimizer", "packing", "sft", "rl", "checkpoint", "report")
+        fields = {k: v for k, v in fields.items() if k.partition(".")[0] not in later}
     return f"before-{zlib.crc32(repr(sorted(fields.items())).encode()):08x}"
 
 

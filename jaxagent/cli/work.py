@@ -66,6 +66,12 @@ class WorkFolder:
     def report(self) -> Path:
         return self.root / "report.html"
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was made here that another config would have made otherwise."""
+        kept = (self.policy, self.dialogues("before"), self.checkpoints, self.trained)
+        return any(path.exists() for path in kept)
+
     def dialogues(self, when: str) -> Path:
         """Rows of the evaluation `before` or `after` training, or of a named one."""
         return self.root / "evaluation" / f"{when}.jsonl"
@@ -105,8 +111,8 @@ def keep_compilations(folder: Path) -> None:
 
 
 def claim(folder: WorkFolder, config: ConfigDict) -> None:
-    """Writes the config into the folder, or checks that the folder was begun with the same one."""
-    if not folder.config.exists():
+    """Writes the config into the folder, or checks that what lies there was begun with the same."""
+    if not (folder.config.exists() and folder.begun):
         save_config(config, folder.config)
         return
     begun = differences(saved_config(folder.config), config)

@@ -27,12 +27,22 @@ def test_opening_a_folder_leaves_nothing_in_it(tmp_path, monkeypatch):
     assert list((tmp_path / "work").iterdir()) == []
 
 
-def test_a_folder_begun_with_another_config_is_refused(tmp_path):
+@pytest.mark.parametrize("kept", ["policy", "checkpoints", "trained", "evaluation/before.jsonl"])
+def test_a_folder_begun_with_another_config_is_refused(tmp_path, kept):
     folder = WorkFolder(tmp_path)
     claim(folder, read_config("flags_mmagent_r2_grpo", {}))
+    (tmp_path / kept).mkdir(parents=True)
     claim(folder, read_config("flags_mmagent_r2_grpo", {}))
     with pytest.raises(UserError, match="another config .*rl.steps was 20"):
         claim(folder, read_config("flags_mmagent_r2_grpo", {"rl.steps": 21}))
+
+
+def test_a_run_that_was_refused_before_it_made_anything_can_be_mended(tmp_path):
+    folder = WorkFolder(tmp_path)
+    claim(folder, read_config("flags_mmagent_r2_grpo", {"rl.steps": 20}))
+    mended = read_config("flags_mmagent_r2_grpo", {"rl.steps": 21})
+    claim(folder, mended)
+    assert saved_config(folder.config) == mended
 
 
 def test_a_saved_config_comes_back_as_it_was(tmp_path):
