@@ -19,8 +19,7 @@ from jaxagent.cli.records import record
 from jaxagent.cli.work import WorkFolder
 from jaxagent.data.benchmark import Benchmark, build_benchmark, read_questions
 from jaxagent.data.config import FlagsConfig
-from jaxagent.data.drawings import drawing_file
-from jaxagent.data.fiction import twisted_images, untwisted_key
+from jaxagent.data.fiction import twisted_images
 from jaxagent.data.views import FlagImages
 from jaxagent.processing.policy import LoadedPolicy, load_policy
 from jaxagent.retrieval import knowledge_base
@@ -118,12 +117,9 @@ def telling(images: Images, benchmark: Benchmark) -> Images:
     def pixels(key: str):
         try:
             return images(key)
-        except (OSError, SyntaxError) as error:  # Pillow has both for a broken file
-            _, entity, *view = untwisted_key(key).split(":")
-            artist = view[0] if view else benchmark.config.base
+        except OSError as error:
             raise UserError(
-                f"The drawing {drawing_file(benchmark.folder, artist, entity)} cannot be read any "
-                f"more ({error}). Delete {benchmark.folder}; the same command builds it again."
+                f"{error} Delete {benchmark.folder}; the same command builds it again."
             ) from error
 
     return pixels

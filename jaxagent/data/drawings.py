@@ -104,9 +104,14 @@ def drawing_file(folder: Path, artist: str, entity: str) -> Path:
 
 
 def read_drawing(file: Path) -> DrawingPixels:
-    """The RGBA pixels of a PNG file."""
-    with Image.open(file) as image:
-        return np.asarray(image.convert("RGBA"))
+    """The RGBA pixels of a PNG file; OSError names it when it is none, or broken."""
+    try:
+        with Image.open(file) as image:
+            return np.asarray(image.convert("RGBA"))
+    except (PermissionError, FileNotFoundError):
+        raise
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow has all three for a broken file
+        raise OSError(f"The drawing {file} cannot be read: {error}.") from error
 
 
 def rendered_flag(svg: Path) -> Image.Image:

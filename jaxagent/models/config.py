@@ -39,6 +39,8 @@ class TextConfig:
                 f"num_attention_heads={self.heads} is not a multiple of "
                 f"num_key_value_heads={self.kv_heads}."
             )
+        if self.head_size % 2:
+            raise ConfigError(f"head_dim={self.head_size} is odd; rotary positions halve it.")
         if sum(self.rope_sections) != self.head_size // 2:
             raise ConfigError(
                 f"mrope_section={list(self.rope_sections)} sums to {sum(self.rope_sections)}; "
@@ -67,6 +69,11 @@ class VisionConfig:
     deepstack: tuple[int, ...]  # the layers whose outputs become deepstack features
 
     def __post_init__(self):
+        if self.width % (4 * self.heads):
+            raise ConfigError(
+                f"vision hidden_size={self.width} is not a multiple of 4 x num_heads={self.heads}, "
+                "which its rotary positions need."
+            )
         if self.side**2 != self.positions:
             raise ConfigError(f"num_position_embeddings={self.positions} is not a square.")
         if sorted(set(self.deepstack)) != list(self.deepstack) or any(

@@ -201,6 +201,8 @@ def test_a_mesh_that_does_not_fit_is_refused_before_anything_runs(capsys, work, 
     ("flag", "said"),
     [
         ("model.sizes.vocab=100", "vocab=100 is too small"),
+        ("model.sizes.head_size=15", "head_dim=15 is odd"),
+        ("model.sizes.vision_heads=3", "not a multiple of 4 x num_heads=3"),
         ("model.sizes.positions=15", "num_position_embeddings=15 is not a square"),
         ("warm_start.batch=200", "warm_start.batch is 200, but the base has"),
     ],

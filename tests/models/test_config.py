@@ -100,6 +100,8 @@ def test_what_transformers_writes_is_read_alike(tmp_path):
         (changed("text_config", hidden_act="gelu"), "hidden_act='gelu'"),
         (changed("text_config", head_dim=64), r"sums to 64; head_dim=64 needs 32"),
         (changed("text_config", rope_scaling={"rope_type": "yarn"}), "rope_type='yarn'"),
+        (changed("text_config", head_dim=63), "head_dim=63 is odd"),
+        (changed("vision_config", num_heads=7), "hidden_size=1152 is not a multiple of 4 x"),
         (changed("vision_config", num_position_embeddings=10), "not a square"),
         (changed("vision_config", deepstack_visual_indexes=[3, 40]), "must rise within"),
     ],
