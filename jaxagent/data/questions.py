@@ -13,12 +13,11 @@ carry InfoSeek's range of +-10 %. Pairs of numbers lie at least 10 % apart, pair
 two years.
 
 Splits. Entities are dealt to train, val and test. Validation and test entities make the "unseen
-entity"
-splits: training asks nothing about them, shows no view of them and bridges to none of them. A share
-    of the training entities' FACTS makes the "unseen question" splits: a fact (country, relation)
-    belongs to one split in whatever family it is asked, so that no answer is learnt in one form and
-    asked in another; comparisons of facts of different splits are dropped. Each split but train has
-    its own wordings, and each has views of its own.
+entity" splits: training asks nothing about them, shows no view of them and bridges to none of them.
+A share of the training entities' FACTS makes the "unseen question" splits: a fact (country,
+relation) belongs to one split in whatever family it is asked, so that no answer is learnt in one
+form and asked in another; comparisons of facts of different splits are dropped. Each split but
+train has its own wordings, and each has views of its own.
 
 Rows come in random order, so that the first n of a split are a fair sample of it.
 """
