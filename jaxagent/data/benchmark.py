@@ -20,7 +20,7 @@ from pathlib import Path
 
 from jaxagent.data import flags
 from jaxagent.data.config import FlagsConfig
-from jaxagent.data.drawings import ARTISTS, Drawings, render_drawings
+from jaxagent.data.drawings import ARTISTS, Drawings, render_drawings, renderer
 from jaxagent.data.factbook import FACTBOOK, passages, read_countries
 from jaxagent.data.lookalikes import same_flags
 from jaxagent.data.questions import SPLITS, entity_splits, make_questions
@@ -93,7 +93,7 @@ def build_benchmark(
     """The benchmark built into `folder`, or the one that lies there whole for the same config.
 
     Raises:
-        FileNotFoundError: a package that it is built from is not installed.
+        FileNotFoundError: a package that it is built from is not installed; nothing is written.
         ValueError: the folder holds a benchmark of another config or of other packages, or no
             benchmark can be of this config.
     """
@@ -102,6 +102,7 @@ def build_benchmark(
     if (folder / HEADER).exists():
         _check_same(folder / HEADER, made_from)
         return open_benchmark(folder)
+    renderer()  # asked for, as the packages are, before anything is written
     countries = read_countries(progress, only=config.countries)
     _begin(folder, made_from)
     drawings = render_drawings(

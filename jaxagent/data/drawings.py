@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 import numpy as np
@@ -114,12 +115,8 @@ def read_drawing(file: Path) -> DrawingPixels:
         raise OSError(f"The drawing {file} cannot be read: {error}.") from error
 
 
-def rendered_flag(svg: Path) -> Image.Image:
-    """An SVG flag rendered, cropped and scaled as the module says.
-
-    Raises:
-        FileNotFoundError: the package that renders is not installed.
-    """
+def renderer() -> ModuleType:
+    """The package that renders; FileNotFoundError says how to install it."""
     try:
         import resvg_py
     except ModuleNotFoundError as error:
@@ -127,7 +124,12 @@ def rendered_flag(svg: Path) -> Image.Image:
             "The package 'resvg-py' is not installed, and flags are rendered by it. Install it "
             "with: python -m pip install resvg-py"
         ) from error
-    png = resvg_py.svg_to_bytes(svg_path=str(svg), width=RENDER_WIDTH, skip_system_fonts=True)
+    return resvg_py
+
+
+def rendered_flag(svg: Path) -> Image.Image:
+    """An SVG flag rendered, cropped and scaled as the module says."""
+    png = renderer().svg_to_bytes(svg_path=str(svg), width=RENDER_WIDTH, skip_system_fonts=True)
     image = Image.open(io.BytesIO(bytes(png))).convert("RGBA")
     box = image.getchannel("A").point(lambda alpha: 255 * (alpha > 128)).getbbox()
     flag = image.crop(box)

@@ -33,7 +33,12 @@ class DataPackage:
         return Path(spec.submodule_search_locations[0])
 
     def version(self) -> str:
-        """The installed version, or "unknown" when the package has no metadata."""
+        """The installed version, or "unknown" when the package has no metadata.
+
+        Raises:
+            FileNotFoundError: as `folder` does.
+        """
+        self.folder()
         try:
             return importlib.metadata.version(self.project)
         except importlib.metadata.PackageNotFoundError:

