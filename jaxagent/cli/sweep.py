@@ -49,6 +49,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     changes = config_flags(rest)
     config = experiment_name(options.config)
     rows = wanted_rows(config, options.only)
+    check_free(changes, rows)
     wanted = {row.pop("name"): changes | row for row in rows}
     for fields in wanted.values():
         checked_training(read_config(config, fields))
@@ -61,6 +62,16 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
             continue
         append_line(results, finished_row(config, name, fields, root))
     return 0
+
+
+def check_free(changes: Mapping[str, str], rows: Sequence[Mapping]) -> None:
+    """Refuses a change of a field that a row sets itself."""
+    for field in changes:
+        if names := [row["name"] for row in rows if field in row]:
+            raise UserError(
+                f"config.{field} is set by the sweep itself, in {', '.join(names)}. Leave "
+                f"--config.{field} out, or choose other rows with --only."
+            )
 
 
 def names_done(results: Path, config: str, wanted: Mapping[str, Mapping]) -> set[str]:

@@ -61,7 +61,11 @@ def test_a_typo_in_the_experiment_gets_the_nearest_name(capsys, tmp_path, ran, n
 
 @pytest.mark.parametrize(
     ("flag", "said"),
-    [("rl.stpes=1", "Did you mean 'rl.steps'?"), ("evaluation.when=afer", "Did you mean 'after'?")],
+    [
+        ("rl.stpes=1", "Did you mean 'rl.steps'?"),
+        ("evaluation.when=afer", "Did you mean 'after'?"),
+        ("seed=7", "config.seed is set by the sweep itself, in grpo-0, grpo-1, grpo-2. Leave"),
+    ],
 )
 def test_a_wrong_value_is_refused_before_anything_is_written(capsys, tmp_path, ran, flag, said):
     arguments = [*words(tmp_path, tmp_path / "r.jsonl"), f"--config.{flag}"]
