@@ -3,7 +3,7 @@
 A `UserError` is printed as it stands, without a traceback, and ends the command with status 2. The
 doors of lower layers raise `ValueError` or `OSError` with a finished sentence; `told` turns those
 into a `UserError` where a command meets the user's input, and nowhere else, so that a fault keeps
-its traceback.
+its traceback. What the machine refuses wherever it is asked, `main` tells (`to_mend`).
 """
 
 from collections.abc import Iterator

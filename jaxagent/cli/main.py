@@ -1,11 +1,12 @@
 """Reads the command line and runs one command; a user's mistake is one message, not a traceback."""
 
 import argparse
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
 
-from jaxagent.cli.errors import UserError
+from jaxagent.cli.errors import UserError, sentence
 from jaxagent.suggestions import did_you_mean
 
 COMMANDS = {
@@ -23,12 +24,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return dispatch(arguments)
-    except UserError as error:
-        print(f"jaxagent: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("\njaxagent: interrupted; the same command resumes.", file=sys.stderr)
         return 130
+    except Exception as error:
+        if (message := to_mend(error)) is None:
+            raise
+        print(f"jaxagent: {message}", file=sys.stderr)
+        return 2
+
+
+def to_mend(error: Exception) -> str | None:
+    """What the user can mend: a mistake, the installation, the disk. None is the program's fault.
+
+    A full disk has no file's name: the system tells it of what was opened before.
+    """
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        if (error.name or "jaxagent").partition(".")[0] in ("jaxagent", "configs"):
+            return None
+        return (
+            f"The Python module {error.name!r} is not installed, and jaxagent needs it. Install "
+            "jaxagent with all that it needs, in the folder of its sources: "
+            "python -m pip install -e ."
+        )
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{sentence(error)} Put that right and run the same command again."
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "There is no room left to write. Make some and run the same command again."
+    return None
 
 
 def dispatch(arguments: Sequence[str]) -> int:

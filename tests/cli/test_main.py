@@ -1,5 +1,6 @@
 """The command line: help, and mistakes that end in one message and no traceback."""
 
+import errno
 import subprocess
 import sys
 
@@ -35,6 +36,43 @@ def test_a_mistake_is_one_message_and_status_2(capsys, words, said):
     assert out == ""
     assert err.startswith("jaxagent: ")
     assert said in err
+
+
+def failing(monkeypatch, error: Exception) -> list[str]:
+    """A command that ends with the error."""
+
+    def dispatch(arguments):
+        raise error
+
+    monkeypatch.setattr("jaxagent.cli.main.dispatch", dispatch)
+    return ["kb"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "x/a.jsonl"), "x/a.jsonl: permission"),
+        (OSError(errno.ENOSPC, "No space left on device"), "no room left"),
+        (ModuleNotFoundError("No module named 'optax'", name="optax"), "pip install -e ."),
+    ],
+)
+def test_what_the_machine_refuses_or_lacks_is_one_message(capsys, monkeypatch, error, said):
+    status, _, err = run(capsys, *failing(monkeypatch, error))
+    assert status == 2
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModuleNotFoundError("No module named 'jaxagent.x'", name="jaxagent.x"),
+        OSError("a finished sentence"),
+        ValueError("x"),
+    ],
+)
+def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch, error):
+    with pytest.raises(type(error)):
+        main(failing(monkeypatch, error))
 
 
 def test_no_command_prints_the_list(capsys):
