@@ -22,7 +22,7 @@ from jaxagent.cli.work import WorkFolder, open_work_folder
 from jaxagent.data.benchmark import build_benchmark, open_benchmark
 from jaxagent.data.config import FlagsConfig
 from jaxagent.data.questions import SPLITS
-from jaxagent.retrieval.headers import read_header
+from jaxagent.retrieval.knowledge_base import read_header
 from jaxagent.retrieval.search import recall
 from jaxagent.training.image_encoder import ImageEncoderConfig, train_image_encoder
 from jaxagent.types import Split
@@ -99,7 +99,7 @@ def info(folder: Path) -> str:
     """What a built benchmark and base hold, as text."""
     with told():
         lines = [f"Knowledge base in {folder}", open_benchmark(folder).summary()]
-        missing = read_header(folder / "base", "knowledge base")["missing"]
+        missing = read_header(folder / "base")["missing"]
     if missing:
         keys = ", ".join(row["image"] for row in missing)
         lines.append(f"Unreadable images of the base, not replaced: {keys}")

@@ -46,8 +46,13 @@ class ImageProcessor:
             fields = json.loads(path.read_text())
         except FileNotFoundError:
             raise ImageError(f"{path} is not there; copy it from the policy's source.") from None
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             raise ImageError(f"{path} is not JSON: {error}.") from None
+        if not isinstance(fields, dict):
+            raise ImageError(
+                f"{path} is {fields!r}; it must be an object of fields. Copy it from the policy's "
+                "source."
+            )
         known = Qwen2VLImageProcessorPil.valid_kwargs.__annotations__
         names = set(known) | {"size", "image_mean", "image_std"}
         return cls(Qwen2VLImageProcessorPil(**{k: v for k, v in fields.items() if k in names}))

@@ -8,6 +8,7 @@ wrong rows.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from types import UnionType
 from typing import Any
 
 from etils import epath
@@ -34,11 +35,13 @@ def write_header(folder: epath.PathLike, header: Mapping[str, Any]) -> None:
     draft.replace(folder / FILE)
 
 
-def read_header(folder: epath.PathLike, what: str) -> dict[str, Any]:
-    """Header of a folder.
+def read_header(
+    folder: epath.PathLike, what: str, fields: Mapping[str, type | UnionType]
+) -> dict[str, Any]:
+    """Header of a folder, which holds at least `fields`, of these types.
 
     Raises FileNotFoundError when the folder does not exist or was never finished, ValueError when
-    the header is not JSON.
+    the header is broken.
     """
     folder = epath.Path(folder)
     if not folder.exists():
@@ -50,13 +53,27 @@ def read_header(folder: epath.PathLike, what: str) -> dict[str, Any]:
             f"The {what} at {folder} has no {FILE}: its build was stopped before the end. "
             "Run the same build command again; it continues where it stopped."
         )
-    text = (folder / FILE).read_text()
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{folder / FILE} is not JSON ({error}). Delete the folder and build the {what} again."
-        ) from None
+        header = json.loads((folder / FILE).read_text())
+    except ValueError as error:
+        raise broken(folder, what, f"is not JSON ({error})") from None
+    if not isinstance(header, dict):
+        raise broken(folder, what, "is no JSON object")
+    if wrong := [
+        name
+        for name, kind in fields.items()
+        if name not in header or not isinstance(header[name], kind)
+    ]:
+        raise broken(folder, what, f"lacks {', '.join(wrong)} or has them in another form")
+    return header
+
+
+def broken(folder: epath.PathLike, what: str, how: str) -> ValueError:
+    """The error of a header that cannot be used."""
+    folder = epath.Path(folder)
+    return ValueError(
+        f"{folder / FILE} {how}. Delete the folder {folder} and build the {what} again."
+    )
 
 
 def check_header(header: Mapping[str, Any], expected: Mapping[str, Any], where: str) -> None:

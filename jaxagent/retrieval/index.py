@@ -66,9 +66,12 @@ def open_index(
     index saved with ScaNN opens as `exact` where ScaNN is not installed, with a message.
     """
     folder = epath.Path(folder)
-    header = headers.read_header(folder, "index")
+    header = headers.read_header(folder, "index", {"config": dict})
     vectors = _read_vectors(folder / "vectors.npy")
-    config = IndexConfig(**header["config"])
+    try:
+        config = IndexConfig(**header["config"])
+    except (TypeError, ValueError) as error:
+        raise headers.broken(folder, "index", f"has a config of another form ({error})") from error
     expected = _header(config, vectors.shape, names)
     if made_by is not None:
         expected["made_by"] = made_by

@@ -126,7 +126,7 @@ def read(
     searched by words, with a message.
     """
     folder = epath.Path(folder)
-    header = headers.read_header(folder, "knowledge base")
+    header = read_header(folder)
     where = f"The knowledge base at {folder}"
     headers.check_header(header, {"format": "jaxagent knowledge base", "version": VERSION}, where)
     entities = [
@@ -160,6 +160,12 @@ def read(
         images=images,
         header=header,
     )
+
+
+def read_header(folder: epath.PathLike) -> dict[str, Any]:
+    """The header of a finished base; raises what `headers.read_header` does."""
+    fields = {"image_encoder": dict, "text_encoder": dict | None, "missing": list}
+    return headers.read_header(folder, "knowledge base", fields)
 
 
 def _open_text(
@@ -222,13 +228,14 @@ def _made_from(
 
 
 def _finished(folder: epath.Path, made_from: Mapping[str, Any]) -> bool:
-    """Whether the very base to build is there; False when there is none or a stopped build."""
+    """Whether the very base to build is there; False when there is none, or a part of one."""
     if not folder.exists():
         return False
     if (folder / headers.FILE).exists():
-        header = headers.read_header(folder, "knowledge base")
+        header = read_header(folder)
         headers.check_header(header, made_from, f"The knowledge base that {folder} holds already")
-        return True
+        indices = ("image_index", "text_index") if made_from["text_encoder"] else ("image_index",)
+        return all((folder / name).exists() for name in indices)
     ours = {"entities.jsonl", "passages.jsonl", "image_index", "text_index", "draft"}
     ours.add(headers.DRAFT)
     foreign = sorted(path.name for path in folder.iterdir() if path.name not in ours)

@@ -31,10 +31,9 @@ def open_tensors(folder: Path) -> dict[str, np.ndarray]:
     """Every tensor of a folder's single file, or of the files that its index names."""
     if (folder / _INDEX).is_file():
         try:
-            placed = json.loads((folder / _INDEX).read_text())["weight_map"]
-        except (ValueError, KeyError) as error:
+            files = sorted(set(json.loads((folder / _INDEX).read_text())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WeightsError(f"{folder / _INDEX} is not a safetensors index: {error}.") from None
-        files = sorted(set(placed.values()))
         if missing := [file for file in files if not (folder / file).is_file()]:
             raise WeightsError(
                 f"{folder / _INDEX} names files that are not there: {', '.join(missing)}. "
@@ -57,7 +56,9 @@ def _open_file(path: Path) -> dict[str, np.ndarray]:
         try:
             header = json.loads(file.read(length))
         except ValueError:
-            raise WeightsError(f"{path} has a corrupt header.") from None
+            header = None
+    if not isinstance(header, dict):
+        raise WeightsError(f"{path} has a corrupt header. Download it again.")
     header.pop("__metadata__", None)
     start = 8 + length
     needed = start + max((entry["data_offsets"][1] for entry in header.values()), default=0)

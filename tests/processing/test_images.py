@@ -61,6 +61,9 @@ def test_a_folder_without_preprocessing_is_refused(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text("no")
     with pytest.raises(ImageError, match="is not JSON"):
         ImageProcessor.read(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text("[]")
+    with pytest.raises(ImageError, match=r"is \[\]; it must be an object of fields"):
+        ImageProcessor.read(tmp_path)
 
 
 def test_older_names_of_the_bounds_are_read(tmp_path):

@@ -182,9 +182,15 @@ def test_an_unfinished_or_broken_folder_says_what_to_do(saved, tmp_path):
         open_index(tmp_path / "nowhere", names(6))
     header = (saved / "header.json").read_text()
     assert json.loads(header)["count"] == 6
-    (saved / "header.json").write_text(header[:20])
-    with pytest.raises(ValueError, match="is not JSON"):
-        open_index(saved, names(6))
+    for text, said in (
+        (header[:20], "is not JSON"),
+        ("[]", "is no JSON object"),
+        ("{}", "lacks config"),
+        ('{"config": {"leafs": 1}}', "has a config of another form .*'leafs'"),
+    ):
+        (saved / "header.json").write_text(text)
+        with pytest.raises(ValueError, match=f"{said}.*Delete the folder {saved} and build"):
+            open_index(saved, names(6))
     (saved / "header.json").unlink()
     with pytest.raises(FileNotFoundError, match="stopped before the end"):
         open_index(saved, names(6))

@@ -1,6 +1,7 @@
 """A base: what a build writes, what it refuses, how it continues, and what reading it checks."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -156,6 +157,28 @@ def test_rows_changed_on_disk_are_refused(tmp_path):
     path.unlink()
     with pytest.raises(FileNotFoundError, match=r"passages\.jsonl is missing"):
         kb.read(tmp_path, images=images, encoders=encoders())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "is no JSON object"),
+        ("{}", "lacks image_encoder, text_encoder, missing"),
+        ('{"image_encoder": {}, "text_encoder": null, "missing": 3}', "lacks missing or has"),
+    ],
+)
+def test_a_broken_header_says_what_to_delete(tmp_path, text, said):
+    (tmp_path / "header.json").write_text(text)
+    for use in (kb.read_header, build):
+        with pytest.raises(ValueError, match=f"{said}.*Delete the folder {tmp_path} and build"):
+            use(tmp_path)
+
+
+def test_a_base_whose_index_was_deleted_is_built_again(tmp_path):
+    built = build(tmp_path)
+    shutil.rmtree(tmp_path / "image_index")
+    again = build(tmp_path)
+    np.testing.assert_array_equal(again.image_index.vectors, built.image_index.vectors)
 
 
 def test_a_base_of_another_encoder_is_refused(tmp_path):
