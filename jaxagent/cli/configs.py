@@ -156,14 +156,14 @@ def save_config(config: ConfigDict, path: Path) -> None:
 
 
 def saved_config(path: Path) -> ConfigDict:
-    """The locked config that a training left in its work folder."""
+    """The locked config that a training or an evaluation left in its work folder."""
     config = base_config()
     try:
         changes = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise UserError(
-            f"{path.parent} holds no training: there is no {path.name}. "
-            "Give --workdir of a `jaxagent train`, or --config to evaluate a policy as it is."
+            f"{path.parent} holds no {path.name}, as `jaxagent train` and `jaxagent evaluate` "
+            "leave it. Give another --workdir."
         ) from error
     except OSError as error:
         raise UserError(

@@ -12,10 +12,11 @@ from jaxagent.cli.configs import apply, config_flags, read_config, saved_config
 from jaxagent.cli.errors import UserError
 from jaxagent.cli.progress import Bars
 from jaxagent.cli.tables import text_table
-from jaxagent.cli.work import WorkFolder, open_work_folder
+from jaxagent.cli.work import WorkFolder, claim, open_work_folder
 from jaxagent.data.questions import SPLITS
 from jaxagent.evaluation import summary, write_rows
 from jaxagent.report.run import by_split, by_type
+from jaxagent.weights.folder import is_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +34,8 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
             f"{', '.join(SPLITS)}."
         )
     folder = open_work_folder(options.workdir)
+    if config.model.folder == "new" or not folder.begun:
+        claim(folder, config)
     with Bars() as bars:
         world = build.open_world(config, folder, bars)
         agent, params = assemble(config, world, folder, bars)
@@ -61,13 +64,18 @@ def wanted_config(options: argparse.Namespace, rest: Sequence[str]) -> ConfigDic
     if options.config:
         return read_config(options.config, changes)
     folder = WorkFolder.at(options.workdir)
+    if not folder.config.exists():
+        raise UserError(
+            f"{folder.root} holds no training. Give --workdir of a `jaxagent train`, or --config "
+            "to evaluate a policy as it is."
+        )
     config = saved_config(folder.config)
-    if folder.trained.exists():
+    if is_whole(folder.trained):
         config.model.folder = str(folder.trained)
     elif config.sft.steps or config.rl.steps:
         raise UserError(
-            f"The training in {folder.root} has not ended. Run the same `jaxagent train` again to "
-            "end it, or give --config to evaluate the policy that it starts from."
+            f"No training has ended in {folder.root}. Run `jaxagent train` there to its end, or "
+            "give --config to evaluate the policy that it starts from."
         )
     apply(config, changes)
     return config

@@ -26,11 +26,10 @@ SHOWN_VERSIONS = ("jaxagent", "jax", "flax", "optax", "transformers", "scann")
 
 def page_of_run(folder: WorkFolder, config: ConfigDict, *, output: Path) -> Path:
     """The page of a work folder; it is the same whoever writes it, during a run or long after."""
-    others = sorted(folder.dialogues("x").parent.glob("*.jsonl"))
     with told():
         before, after = (rows_of(folder, when) for when in ("before", "after"))
-        if not before and not after and others:
-            after = read_rows(others[-1])
+        if not before and not after:
+            after = newest_rows(folder)
         scalars = read_scalars(folder.metrics)
     if not before and not after and not folder.metrics.exists():
         raise UserError(f"{folder.root} holds neither a training nor an evaluation yet.")
@@ -71,6 +70,13 @@ def rows_of(folder: WorkFolder, when: str) -> list[dict]:
     """The rows of an evaluation; none when it was not run."""
     path = folder.dialogues(when)
     return read_rows(path) if path.exists() else []
+
+
+def newest_rows(folder: WorkFolder) -> list[dict]:
+    """The rows of the last evaluation of another name, whose config the folder holds."""
+    paths = folder.dialogues("x").parent.glob("*.jsonl")
+    newest = max(paths, key=lambda path: path.stat().st_mtime, default=None)
+    return read_rows(newest) if newest else []
 
 
 def images_of(config: ConfigDict, folder: WorkFolder) -> Images:

@@ -1,11 +1,11 @@
 """A work folder: what lies where in it, and the checks before anything long starts.
 
-config.json            the resolved config, one flat field a line
+config.json            the resolved config that it was begun with, one flat field a line
 kb/                    the benchmark and its knowledge base (shared by the runs of a sweep)
 checkpoints/  logs/    of the training; logs holds metrics.jsonl and TensorBoard's files
 policy/                a new policy as it began (Hugging Face format)
 trained/               the policy after training (Hugging Face format)
-evaluation/            before.jsonl and after.jsonl, one dialogue a line
+evaluation/            before.jsonl, after.jsonl and those of other names, one dialogue a line
 compiled/              JAX's persistent compilation cache
 costs.json             what the run cost
 report.html
@@ -112,12 +112,12 @@ def keep_compilations(folder: Path) -> None:
 
 def claim(folder: WorkFolder, config: ConfigDict) -> None:
     """Writes the config into the folder, or checks that what lies there was begun with the same."""
-    if not (folder.config.exists() and folder.begun):
+    if not folder.begun:
         save_config(config, folder.config)
         return
     begun = differences(saved_config(folder.config), config)
     if begun:
         raise UserError(
-            f"The work folder {folder.root} holds a training with another config ({were(begun)}). "
-            "Give the same fields to resume it, or another --workdir."
+            f"The work folder {folder.root} was begun with another config ({were(begun)}). "
+            "Give the same fields to go on there, or another --workdir."
         )

@@ -22,6 +22,8 @@ from jaxagent.weights import qwen3_vl
 from jaxagent.weights.safetensors import WeightsError, open_tensors, save_tensors
 from jaxagent.weights.table import Row
 
+CONFIG = "config.json"
+
 
 class PolicyWeights(NamedTuple):
     """What a folder holds besides its tokenizer."""
@@ -32,7 +34,7 @@ class PolicyWeights(NamedTuple):
 
 def read_config(folder: str | Path) -> Qwen3VLConfig:
     """The config of a folder; ConfigError when there is none or it is another family's."""
-    path = Path(folder) / "config.json"
+    path = Path(folder) / CONFIG
     try:
         return Qwen3VLConfig.from_hf(json.loads(path.read_text()))
     except FileNotFoundError:
@@ -41,6 +43,11 @@ def read_config(folder: str | Path) -> Qwen3VLConfig:
         ) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not JSON: {error}.") from None
+
+
+def is_whole(folder: str | Path) -> bool:
+    """Whether a policy lies in the folder, written to its end."""
+    return (Path(folder) / CONFIG).exists()
 
 
 def read_policy(
@@ -75,15 +82,16 @@ def write_policy(
 ) -> None:
     """Writes a folder that transformers loads: these weights, every other file from `template`.
 
-    `dtype` is that of the files; reading them back gives the rounded weights.
+    `dtype` is that of the files; reading them back gives the rounded weights. `config.json` is
+    written last, so a folder without one is unfinished.
     """
     folder, template = Path(folder), Path(template)
     if read_config(template) != config:
         raise ConfigError(f"{template} is the folder of a policy of other sizes.")
     folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted(template.iterdir()):
-        if path.is_file() and ".safetensors" not in path.name and folder != template:
-            shutil.copyfile(path, folder / path.name)
+    in_place = folder.samefile(template)
+    if not in_place:
+        (folder / CONFIG).unlink(missing_ok=True)
     named = flat(params)
     tensors: dict[str, np.ndarray] = {}
     for row in qwen3_vl.table(config):
@@ -93,6 +101,19 @@ def write_policy(
             key: row.exported(layer) for key, layer in zip(row.hf_keys(), layers, strict=True)
         }
     save_tensors(folder, tensors, max_bytes=max_bytes)
+    if not in_place:
+        _copy_others(template, folder)
+
+
+def _copy_others(template: Path, folder: Path) -> None:
+    """Copies what is no tensor, each file in one move and the config last."""
+    files = [
+        path for path in template.iterdir() if path.is_file() and ".safetensors" not in path.name
+    ]
+    for path in sorted(files, key=lambda path: path.name == CONFIG):
+        partial = folder / f"{path.name}.partial"
+        shutil.copyfile(path, partial)
+        partial.replace(folder / path.name)
 
 
 def _check(

@@ -249,12 +249,6 @@ def test_a_drawing_that_was_spoilt_since_the_build_is_named(capsys, work, tmp_pa
     assert f"Delete {tmp_path / 'kb'}; the same command builds it again" in message
 
 
-def test_evaluating_a_training_that_was_killed_says_so(capsys, work, tmp_path):
-    config = read_config(EXPERIMENT, {})
-    save_config(config, tmp_path / "config.json")
-    assert "has not ended" in refused(capsys, "evaluate", "--workdir", str(tmp_path))
-
-
 @pytest.mark.parametrize(
     "words", [["evaluate"], ["train"], ["train", "--config.evaluation.when=()"]]
 )
@@ -266,6 +260,8 @@ def test_a_prompt_that_does_not_fit_is_the_users_to_mend(capsys, work, tmp_path,
 
 
 def test_a_torn_evaluation_before_training_is_named(capsys, work, tmp_path):
+    config = read_config(EXPERIMENT, config_flags(agent_flags(work)[2:]))
+    save_config(config, tmp_path / "config.json")
     torn = tmp_path / "evaluation" / "before.jsonl"
     torn.parent.mkdir()
     torn.write_text('{"id": "q0#0", "da')

@@ -8,6 +8,8 @@ from jaxagent.cli.configs import base_config, read_config, saved_config
 from jaxagent.cli.errors import UserError, sentence, told
 from jaxagent.cli.work import WorkFolder, claim, open_work_folder
 
+KEPT = ["policy", "checkpoints", "trained", "evaluation/before.jsonl"]
+
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
@@ -27,7 +29,7 @@ def test_opening_a_folder_leaves_nothing_in_it(tmp_path, monkeypatch):
     assert list((tmp_path / "work").iterdir()) == []
 
 
-@pytest.mark.parametrize("kept", ["policy", "checkpoints", "trained", "evaluation/before.jsonl"])
+@pytest.mark.parametrize("kept", KEPT)
 def test_a_folder_begun_with_another_config_is_refused(tmp_path, kept):
     folder = WorkFolder(tmp_path)
     claim(folder, read_config("flags_mmagent_r2_grpo", {}))
@@ -35,6 +37,14 @@ def test_a_folder_begun_with_another_config_is_refused(tmp_path, kept):
     claim(folder, read_config("flags_mmagent_r2_grpo", {}))
     with pytest.raises(UserError, match="another config .*rl.steps was 20"):
         claim(folder, read_config("flags_mmagent_r2_grpo", {"rl.steps": 21}))
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_folder_begun_with_nobody_knows_which_config_is_refused(tmp_path, kept):
+    (tmp_path / kept).mkdir(parents=True)
+    with pytest.raises(UserError, match=r"holds no config\.json.*another --workdir"):
+        claim(WorkFolder(tmp_path), base_config())
+    assert not (tmp_path / "config.json").exists()
 
 
 def test_a_run_that_was_refused_before_it_made_anything_can_be_mended(tmp_path):
@@ -53,7 +63,7 @@ def test_a_saved_config_comes_back_as_it_was(tmp_path):
 
 
 def test_a_folder_without_a_training_is_told_from_one_with(tmp_path):
-    with pytest.raises(UserError, match="holds no training"):
+    with pytest.raises(UserError, match=r"holds no config\.json.*another --workdir"):
         saved_config(WorkFolder(tmp_path).config)
 
 

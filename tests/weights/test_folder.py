@@ -16,8 +16,9 @@ from transformers import Qwen3VLForConditionalGeneration
 
 from jaxagent.models.config import ConfigError
 from jaxagent.trees import flat, map_named
+from jaxagent.weights import folder as folders
 from jaxagent.weights import qwen3_vl
-from jaxagent.weights.folder import read_policy, write_policy
+from jaxagent.weights.folder import is_whole, read_policy, write_policy
 from jaxagent.weights.safetensors import WeightsError
 from jaxagent.weights.table import Row
 from tests import tiny
@@ -67,6 +68,21 @@ def test_writing_replaces_what_was_there(folder):
         write_policy(folder, policy.model.config, written, template=folder, max_bytes=max_bytes)
         equal(read_policy(folder).params, written)
     assert not (folder / "model.safetensors").exists()
+
+
+def test_a_folder_is_whole_when_all_of_it_was_written(tmp_path, monkeypatch):
+    policy, params = tiny.policy()
+    words = (tmp_path, policy.model.config, params)
+    write_policy(*words, template=policy.folder)
+    assert is_whole(tmp_path)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(folders, "save_tensors", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_policy(*words, template=policy.folder)
+    assert not is_whole(tmp_path)
 
 
 def test_transformers_reads_what_we_write_bit_for_bit(tmp_path):
@@ -160,6 +176,14 @@ def index_of_nothing(folder):
     (folder / "model.safetensors.index.json").write_text(text)
 
 
+def index_of_another_form(folder):
+    (folder / "model.safetensors.index.json").write_text("[]")
+
+
+def header_of_another_form(folder):
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"[]")
+
+
 def integers(folder):
     spoil(folder, lambda tensors: tensors.update(a=np.zeros(3, np.int64)))
 
@@ -172,6 +196,8 @@ def integers(folder):
         (no_header, "corrupt header"),
         (gone, "holds no model.safetensors"),
         (index_of_nothing, "names files that are not there: model-00001-of-00002.safetensors"),
+        (index_of_another_form, "is not a safetensors index"),
+        (header_of_another_form, "corrupt header"),
         (integers, "holds tensors of dtype I64"),
     ],
 )
