@@ -5,7 +5,6 @@ A new method is a row of `METHODS`; nothing else here knows methods apart.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from jaxagent.data.views import FlagImages
 from jaxagent.processing.policy import LoadedPolicy, load_policy
 from jaxagent.retrieval import knowledge_base
 from jaxagent.retrieval.encoders import Encoders, open_encoders
+from jaxagent.retrieval.image_encoder import shipped_folder
 from jaxagent.retrieval.knowledge_base import Entity, KnowledgeBase, KnowledgeBaseConfig
 from jaxagent.retrieval.search import entity_ranks
 from jaxagent.scoring.rewards import MMAgentR2Reward, ProMSAReward, Reward
@@ -34,11 +34,13 @@ from jaxagent.types import Images, Progress, Question, Split, silent
 
 @dataclass(frozen=True, kw_only=True)
 class MethodRow:
-    """How a method is made from its settings, and how its reward is.
+    """How a method is made from its settings, how its reward is, and what makes its policy.
 
+    `cold_start`: the experiment that trains the policy which ships for it.
     `reach`: settings -> the candidates within which a training question's entities must be.
     """
 
+    cold_start: str
     settings: type
     method: Callable[..., Method]
     reward: type
@@ -47,12 +49,18 @@ class MethodRow:
 
 METHODS: Mapping[str, MethodRow] = {
     mmagent_r2.NAME: MethodRow(
+        cold_start="flags_cold_start",
         settings=mmagent_r2.MMAgentR2,
         method=mmagent_r2.method,
         reward=MMAgentR2Reward,
         reach=lambda settings: settings.pool,
     ),
-    promsa.NAME: MethodRow(settings=promsa.ProMSA, method=promsa.method, reward=ProMSAReward),
+    promsa.NAME: MethodRow(
+        cold_start="flags_promsa_cold_start",
+        settings=promsa.ProMSA,
+        method=promsa.method,
+        reward=ProMSAReward,
+    ),
 }
 DATA = {"flags": FlagsConfig}
 SUMMARISERS = {"extractive": summarise_by_extraction}
@@ -166,8 +174,15 @@ def policy_folder(name: str, method: str) -> Path:
     """The folder that a config names; `shipped` is the method's own, `shipped/x` that of x."""
     first, _, other = name.partition("/")
     if first == "shipped":
-        chosen(other or method, METHODS, "model.folder" if other else "method.name")
-        return Path(str(resources.files("jaxagent"))) / "pretrained" / (other or method)
+        row = chosen(other or method, METHODS, "model.folder" if other else "method.name")
+        folder = shipped_folder(other or method)
+        if not folder.is_dir():
+            raise UserError(
+                f"config.model.folder is {name!r}, and no policy ships for {other or method}; one "
+                f"does for {', '.join(shipped_methods())}. Train one with `jaxagent train --config "
+                f"{row.cold_start} --workdir <folder>` and give <folder>/trained."
+            )
+        return folder
     folder = Path(name).expanduser()
     if not folder.is_dir():
         raise UserError(
@@ -179,7 +194,7 @@ def policy_folder(name: str, method: str) -> Path:
 
 def shipped_methods() -> list[str]:
     """The methods that a policy ships for."""
-    return [method for method in METHODS if policy_folder("shipped", method).is_dir()]
+    return [method for method in METHODS if shipped_folder(method).is_dir()]
 
 
 def training_questions(

@@ -19,8 +19,6 @@ from jaxagent.evaluation import metrics
 from jaxagent.report.records import Table
 from jaxagent.report.run import read_scalars
 
-COLD_STARTS = {"mmagent_r2": "flags_cold_start", "promsa": "flags_promsa_cold_start"}
-"""Method -> the experiment that made its shipped policy."""
 CARD_FIELDS = (
     *("command", "cores", "seed", "figures"),
     *("warm_start_steps", "sft_steps", "sft_minutes"),
@@ -35,7 +33,7 @@ def policy_card(folder: WorkFolder) -> dict:
     `warm_start_minutes` is there where it was measured.
     """
     config = saved_config(folder.config)
-    name = build.chosen(config.method.name, COLD_STARTS, "method.name")
+    name = build.chosen(config.method.name, build.METHODS, "method.name").cold_start
     with told():
         scalars, rows = read_scalars(folder.metrics), rows_of(folder, "after")
     seconds = [row["time/sft"] for row in scalars if "time/sft" in row]
@@ -112,9 +110,9 @@ def card_cell(figures: Mapping[str, float], name: str) -> int | float | None:
 
 def read_card(path: Path, method: str) -> dict:
     """What `policy_card` wrote for a shipped policy; UserError where it lacks something."""
+    training = f"work/{build.METHODS[method].cold_start}"
     again = (
-        f"Write it with `jaxagent report --workdir work/{COLD_STARTS[method]} --card {path}`, "
-        "after that training."
+        f"Write it with `jaxagent report --workdir {training} --card {path}`, after that training."
     )
     card = read_json(path, "card", remedy=again)
     lacking = [name for name in CARD_FIELDS if name not in card]

@@ -7,10 +7,11 @@ with other devices. Each group becomes its layer's record once; the parts of a r
 records again where they need them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -22,6 +23,7 @@ from jaxagent.cli.records import at, check, record
 from jaxagent.cli.work import local_path
 from jaxagent.data.tiny_policy import PolicySizes
 from jaxagent.models.qwen3_vl import Model
+from jaxagent.processing.policy import open_policy
 from jaxagent.retrieval.encoders import TextSearch
 from jaxagent.retrieval.knowledge_base import KnowledgeBaseConfig
 from jaxagent.rollout.config import RolloutConfig
@@ -118,11 +120,22 @@ def checked_base(config: ConfigDict) -> ConfigDict:
     for group, folder in (("data", config.data.folder), ("model", config.model.folder)):
         local_path(folder, f"config.{group}.folder")
     check(config.data.families, tuple[Family, ...], "data.families")
+    for name in ("data.families", "data.flags.families"):
+        check_some(config, name, get_args(Family))
     record(build.chosen(config.data.name, build.DATA, "data.name"), config, "data.flags")
     check(config.retrieval.text_encoder, TextSearch, "retrieval.text_encoder")
     record(KnowledgeBaseConfig, config, "retrieval")
     record(ImageEncoderConfig, config, "image_encoder")
     return config
+
+
+def check_some(config: ConfigDict, name: str, allowed: Sequence[str]) -> None:
+    """Refuses an empty tuple in the field that says what is asked."""
+    path, _, last = name.rpartition(".")
+    if not at(config, path)[last]:
+        raise UserError(
+            f"config.{name} is (), so nothing is asked. Give at least one of {', '.join(allowed)}."
+        )
 
 
 def checked_agent(config: ConfigDict) -> ConfigDict:
@@ -134,7 +147,8 @@ def checked_agent(config: ConfigDict) -> ConfigDict:
     model = record(ModelConfig, config, "model")
     record(PolicySizes, config, "model.sizes")
     if model.folder != "new":
-        build.policy_folder(model.folder, config.method.name)
+        with told(ValueError, OSError):
+            open_policy(build.policy_folder(model.folder, config.method.name))
     record(RolloutConfig, config, "rollout")
     evaluation = record(EvaluationConfig, config, "evaluation")
     with told(ValueError):
@@ -180,8 +194,7 @@ def check_packing(config: ConfigDict, last: Shape) -> None:
 
 def check_mesh(mesh: Mesh, folder: Path) -> None:
     """Refuses a mesh that does not divide the parameters of the policy in a folder."""
-    with told(ValueError, OSError):
-        policy = read_config(folder)
+    policy = read_config(folder)
     try:
         partition_specs(policy_rules(tied=policy.text.tied), Model(policy).shapes(), mesh)
     except ShardingError as error:

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from jaxagent.cli import build
 from jaxagent.cli.agent import assemble
-from jaxagent.cli.checks import checked_agent
+from jaxagent.cli.checks import check_some, checked_agent
 from jaxagent.cli.configs import apply, config_flags, read_config, saved_config
 from jaxagent.cli.errors import UserError
 from jaxagent.cli.progress import Bars
@@ -28,11 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     check_name(options.name)
     config = checked_agent(wanted_config(options, rest))
-    if not config.evaluation.splits:
-        raise UserError(
-            "config.evaluation.splits is (), so nothing is asked. Give at least one of "
-            f"{', '.join(SPLITS)}."
-        )
+    check_some(config, "evaluation.splits", SPLITS)
     folder = open_work_folder(options.workdir)
     if config.model.folder == "new" or not folder.begun:
         claim(folder, config)

@@ -15,6 +15,17 @@ ASKED = [
 ]
 
 
+def test_what_ships_is_taken_and_what_does_not_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "shipped_folder", tmp_path.joinpath)
+    (tmp_path / "mmagent_r2").mkdir()
+    for name, method in (("shipped", "promsa"), ("shipped/promsa", "mmagent_r2")):
+        with pytest.raises(UserError, match="one does for mmagent_r2.*flags_promsa_cold_start"):
+            build.policy_folder(name, method)
+    (tmp_path / "promsa").mkdir()
+    assert build.policy_folder("shipped", "promsa") == tmp_path / "promsa"
+    assert build.shipped_methods() == ["mmagent_r2", "promsa"]
+
+
 class Asked(build.World):
     """A world of a base and questions alone."""
 

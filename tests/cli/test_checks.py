@@ -58,6 +58,8 @@ def test_a_folder_at_an_address_is_refused(name):
     [
         ("retrieval.measured=0", "config.retrieval.measured is 0; it must be at least 1"),
         ("data.flags.val_entities=0", "config.data.flags.val_entities is 0"),
+        ("data.families=()", "config.data.families is (), so nothing is asked. Give at least one"),
+        ("data.flags.families=()", "config.data.flags.families is (), so nothing is asked"),
         ("data.flags.test_facts=0", "test_facts is 0.0; it must be above 0, or a split is empty"),
     ],
 )
@@ -73,11 +75,20 @@ def test_a_trace_is_no_longer_than_a_dialogue():
     assert checked_training(config) is config
 
 
-def test_a_policy_folder_that_cannot_be_read_is_refused_before_training(tmp_path):
-    (tmp_path / "config.json").write_text("{")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "config.json is not JSON"),
+        ('{"model_type": "llama"}', "holds a 'llama' model; this loader reads 'qwen3_vl'"),
+    ],
+)
+def test_a_policy_folder_that_cannot_be_read_is_refused_before_anything_is_built(
+    tmp_path, text, said
+):
+    (tmp_path / "config.json").write_text(text)
     config = read_config(EXPERIMENT, {"model.folder": str(tmp_path)})
-    with pytest.raises(UserError, match="config.json is not JSON"):
-        checked_training(config)
+    with pytest.raises(UserError, match=said):
+        checked_agent(config)
 
 
 @pytest.mark.parametrize("name", ["before", "after", "", "../x", "a/b", "a\\b"])

@@ -134,15 +134,6 @@ def test_an_unreadable_drawing_is_listed_and_not_replaced(capsys, work, tmp_path
     assert drawing.read_bytes() == b"no picture"
 
 
-def test_a_policy_of_another_family_is_refused(capsys, work, tmp_path):
-    (tmp_path / "policy").mkdir()
-    (tmp_path / "policy" / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    flags = [*agent_flags(work), f"--config.model.folder={tmp_path / 'policy'}"]
-    message = refused(capsys, "evaluate", "--workdir", str(tmp_path / "w"), *flags)
-    assert "llama" in message
-    assert "qwen3_vl" in message
-
-
 def test_a_missing_policy_folder_is_refused(capsys, work, tmp_path):
     flags = [*agent_flags(work), "--config.model.folder=/no/such/policy"]
     message = refused(capsys, "evaluate", "--workdir", str(tmp_path / "w"), *flags)

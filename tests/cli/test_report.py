@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxagent.cli import cards
+from jaxagent.cli import build
 from jaxagent.cli.configs import config_flags, read_config, save_config
 from jaxagent.cli.costs import add_costs
 from jaxagent.cli.main import main
@@ -172,14 +172,14 @@ def test_a_card_without_the_evaluation_after_training_says_to_run_the_training(c
 def shipped(trained, monkeypatch) -> Path:
     """A folder of cards in place of the package's, with one for each method."""
     folder = trained.parent / "pretrained"
-    monkeypatch.setattr(cards.build, "policy_folder", lambda name, method: folder / method)
+    monkeypatch.setattr(build, "shipped_folder", folder.joinpath)
     add_costs(trained / "costs.json", {"policy_seconds": 90.0})
-    for method, experiment in cards.COLD_STARTS.items():
+    for method, made in build.METHODS.items():
         seen = None if method == "promsa" else True
         rows = [row(0, "val_unseen_entity", identified=seen)]
         write_rows(trained / "evaluation" / "after.jsonl", rows)
         (trained / "config.json").unlink()
-        save_config(read_config(experiment, {}), trained / "config.json")
+        save_config(read_config(made.cold_start, {}), trained / "config.json")
         (folder / method).mkdir(parents=True)
         card = folder / method / "card.json"
         assert main(["report", "--workdir", str(trained), "--card", str(card)]) == 0
