@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from jaxagent.agents.mmagent_r2 import Reject, Rerank, picked, with_images
+from jaxagent.agents import mmagent_r2
 from jaxagent.json_lines import read_lines, write_lines
 from jaxagent.retrieval.knowledge_base import KnowledgeBase
 from jaxagent.retrieval.search import entity_ranks, search_images
@@ -229,32 +229,28 @@ def dialogue_row(
 
 def turn_rows(dialogue: Dialogue, *, correct: bool) -> list[dict]:
     """The turns with a verdict on each decision: a rerank, a rejection or the answer."""
-    question = dialogue.question
-    rows = []
-    batches: dict[int, Sequence[Candidate]] = {}  # the last one of each image
-    for turn, image in with_images(dialogue):
+    rows, number, right = [], 0, verified(dialogue)
+    for turn in dialogue.turns:
         if turn.author == "environment":
-            candidates = tuple(found for found in turn.found if isinstance(found, Candidate))
-            if candidates:
-                batches[image] = candidates
-            rows.append(environment_row(turn, question))
+            rows.append(environment_row(turn, dialogue.question))
             continue
-        words, entity = action_words(turn), question.entities[image]
-        right = correct if words == "answer" else verdict(turn, batches.get(image, ()), entity)
-        row = {"author": "policy", "text": turn.text, "decision": {"kind": words, "right": right}}
+        number += 1
+        decision = {"kind": action_words(turn), "right": right.get(number)}
+        if decision["kind"] == "answer":
+            decision["right"] = correct
+        row = {"author": "policy", "text": turn.text, "decision": decision}
         rows.append(row | ({"forced": True} if turn.forced else {}))
     return rows
 
 
-def verdict(turn: Turn, batch: Sequence[Candidate], entity: str) -> bool | None:
-    """Whether a rerank chose the true entity, or a rejection a batch without it; else None."""
-    match turn.action:
-        case Rerank(name):
-            found = picked(batch, name, "name") or picked(batch, name, "number")
-            return found is not None and found.entity == entity
-        case Reject() if batch:
-            return all(found.entity != entity for found in batch)
-    return None
+def verified(dialogue: Dialogue) -> dict[int, bool]:
+    """The policy's turns (from 1) that verified a batch, and whether they were right; those that
+    the method refused are not among them."""
+    state = dialogue.state
+    if not isinstance(state, mmagent_r2.State):
+        return {}
+    entities = dialogue.question.entities
+    return {one.turn: state.is_right(one, entities[one.image]) for one in state.verifications}
 
 
 def action_words(turn: Turn) -> str:

@@ -1,7 +1,7 @@
 """Evaluation: which questions are asked, what is kept of a dialogue, and the figures."""
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,11 +9,14 @@ import pytest
 from jaxagent.agents.mmagent_r2 import (
     Answer,
     ImageSearch,
+    MMAgentR2,
     Reject,
     Rerank,
     SearchImage,
     SearchText,
     State,
+    format_turn,
+    method,
 )
 from jaxagent.evaluation import (
     Protocol,
@@ -30,6 +33,7 @@ from jaxagent.retrieval import knowledge_base
 from jaxagent.retrieval.encoders import Encoders
 from jaxagent.retrieval.hits import IndexConfig
 from jaxagent.types import Candidate, Dialogue, ImageRef, Passage, Question, Score, Trajectory, Turn
+from tests.agents import dialogues
 
 
 def question(name: str, *, entity: str = "ro", split: str = "unseen_entity", **changes) -> Question:
@@ -53,7 +57,6 @@ def candidate(entity: str, name: str) -> Candidate:
 
 
 CHAD, ROMANIA = candidate("td", "Chad"), candidate("ro", "Romania")
-ANDORRA = candidate("ad", "Andorra")
 
 
 def policy(action: object) -> Turn:
@@ -85,67 +88,70 @@ def row(done: Trajectory) -> dict:
     return dialogue_row(done, score, rank=3, names={"ro": "Romania"})
 
 
-def decisions(done: Trajectory) -> list[tuple[str, bool | None]]:
-    turns = row(done)["turns"]
-    return [(t["decision"]["kind"], t["decision"]["right"]) for t in turns if "decision" in t]
+def decided(
+    config: MMAgentR2,
+    script: Sequence[str],
+    ranking: Sequence[str] = dialogues.COUNTRIES,
+    *,
+    entities: Sequence[str] = ("ro",),
+) -> list[tuple[str, bool | None]]:
+    """Each decision of the script's and its verdict, with images of these entities."""
+    asked = dialogues.question(*entities)
+    dialogue, _ = dialogues.play(method(config), asked, script, answer=dialogues.tools(ranking))
+    rows = row(dialogues.trajectory(dialogue))["turns"]
+    return [(t["decision"]["kind"], t["decision"]["right"]) for t in rows if "decision" in t]
+
+
+SEARCH, SECOND = (format_turn("look", SearchImage(1)), format_turn("look", SearchImage(2)))
+REJECT = format_turn("none", Reject())
+READ = format_turn("read", SearchText(("Land ro: What?",)))
+ANSWER = format_turn("found", Answer("N'Djamena"))
+
+
+def rerank(word: str) -> str:
+    return format_turn("it", Rerank(word))
 
 
 def test_right_decisions_are_told_from_wrong_ones():
-    done = trajectory(
-        policy(SearchImage(1)),
-        returned(CHAD, ANDORRA),
-        policy(Reject()),
-        returned(ROMANIA),
-        policy(Reject()),
-        Turn(author="environment", parts=("No more batches for image 1.",)),
-        policy(Rerank("ROMANIA ")),
-        policy(Rerank("1")),
-        policy(Rerank("Chad")),
-        policy(SearchText(("Romania capital",))),
-        returned(Passage(id="ro-1", title="Romania", text="Capital: Bucharest")),
-        policy(Answer("Bucharest")),
-    )
-    assert decisions(done) == [
+    script = [SEARCH, REJECT, REJECT, rerank("LAND RO "), rerank("Land td"), READ, ANSWER]
+    config = MMAgentR2(batch_size=2, rej_max=1)
+    assert decided(config, script, ("td", "ad", "ro", "md")) == [
         ("search image", None),
         ("reject", True),
         ("reject", False),
         ("rerank", True),
-        ("rerank", True),
-        ("rerank", False),
+        ("rerank", None),  # of a batch before: refused
         ("search text", None),
         ("answer", True),
     ]
 
 
+@pytest.mark.parametrize("choice", ["name", "number"])
+def test_a_rerank_by_the_word_that_is_not_asked_for_has_no_verdict(choice):
+    found = decided(
+        MMAgentR2(choice=choice), [SEARCH, rerank("Land ro"), rerank("2")], ("td", "ro")
+    )
+    assert found[1:] == [("rerank", True if choice == one else None) for one in ("name", "number")]
+
+
 def test_a_rejection_before_any_batch_has_no_verdict():
-    assert decisions(trajectory(policy(Reject()))) == [("reject", None)]
+    assert decided(MMAgentR2(), [REJECT]) == [("reject", None)]
+
+
+def test_a_rejection_that_is_no_action_has_no_verdict():
+    assert decided(MMAgentR2(variant="neither"), [SEARCH, REJECT])[1] == ("reject", None)
 
 
 def test_a_decision_is_held_against_the_image_that_was_searched():
-    two = question("q2", images=("view:td", "view:ro"), entities=("td", "ro"))
-    done = trajectory(policy(SearchImage(2)), returned(CHAD, ROMANIA), policy(Rerank("Chad")))
-    dialogue = Dialogue(question=two, turns=done.dialogue.turns, state=State(images=()))
-    done = Trajectory(
-        dialogue=dialogue, sample=0, ids=done.ids, written=done.written, log_probs=done.log_probs
-    )
-    assert decisions(done)[-1] == ("rerank", False)
+    script = [SECOND, rerank("Land td")]
+    assert decided(MMAgentR2(), script, entities=("td", "ro"))[-1] == ("rerank", False)
 
 
 def test_a_decision_is_held_against_the_last_batch_of_its_image():
     """Image 1's pool is spent when it is searched again; image 2's batch was shown since."""
-    two = question("q2", images=("view:td", "view:ro"), entities=("td", "ro"))
-    turns = (
-        policy(SearchImage(1)),
-        returned(CHAD),
-        policy(SearchImage(2)),
-        returned(ANDORRA),
-        policy(SearchImage(1)),
-        Turn(author="environment", parts=("No more batches for image 1.",)),
-        policy(Rerank("Chad")),
-        policy(Reject()),
-    )
-    dialogue = Dialogue(question=two, turns=turns, state=State(images=()))
-    assert decisions(replace(trajectory(), dialogue=dialogue))[-2:] == [
+    script = [SEARCH, SECOND, SEARCH, rerank("Land td"), REJECT]
+    config = MMAgentR2(batch_size=1, rej_max=0)
+    assert decided(config, script, entities=("td", "ro"))[-2:] == [
         ("rerank", True),
         ("reject", False),
     ]

@@ -177,9 +177,11 @@ class ImageSearch:
 class Verification:
     """One Rerank (`chosen` is the entity's id) or Reject (None) of image `image`'s batch `batch`.
 
-    `image` and `batch` count from 0 and index `State.images` and `ImageSearch.batches`.
+    `image` and `batch` count from 0 and index `State.images` and `ImageSearch.batches`; `turn` is
+    the policy's, from 1.
     """
 
+    turn: int
     image: int
     batch: int
     chosen: str | None
@@ -196,6 +198,13 @@ class State:
     verifications: tuple[Verification, ...] = ()
     faults: tuple[str, ...] = ()
     forced: bool = False
+
+    def is_right(self, step: Verification, truth: str) -> bool:
+        """Whether the verification chose the true entity, or rejected a batch without it."""
+        if step.chosen is not None:
+            return step.chosen == truth
+        batch = self.images[step.image].batches[step.batch]
+        return all(candidate.entity != truth for candidate in batch)
 
 
 def parse(text: str) -> Written:
@@ -325,9 +334,9 @@ def _with_image(dialogue: Dialogue, image: int, search: ImageSearch) -> Dialogue
 def _with_verification(dialogue: Dialogue, chosen: str | None) -> Dialogue:
     state = dialogue.state
     batch = len(state.images[state.current].batches) - 1
-    verification = Verification(image=state.current, batch=batch, chosen=chosen)
-    verifications = (*state.verifications, verification)
-    return replace(dialogue, state=replace(state, verifications=verifications))
+    step = Verification(turn=state.num_turns, image=state.current, batch=batch, chosen=chosen)
+    state = replace(state, verifications=(*state.verifications, step))
+    return replace(dialogue, state=state)
 
 
 def _next_batch(config: MMAgentR2, dialogue: Dialogue) -> Step:

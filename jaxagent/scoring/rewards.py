@@ -68,15 +68,9 @@ class MMAgentR2Reward:
             scored.add((step.image, step.batch))
             if step.chosen is not None:
                 reranked.add(step.image)
-            if first:
-                paid += self._paid(state, step, entities[step.image])
+            if first and state.is_right(step, entities[step.image]):
+                paid += self.reject if step.chosen is None else 1.0
         return paid
-
-    def _paid(self, state: mmagent_r2.State, step: mmagent_r2.Verification, truth: str) -> float:
-        if step.chosen is not None:
-            return float(step.chosen == truth)
-        batch = state.images[step.image].batches[step.batch]
-        return self.reject * all(candidate.entity != truth for candidate in batch)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,8 +97,8 @@ def test_only_the_current_batch_can_be_reranked():
     assert dialogue.state.images[0].entity == candidate("ml")
     assert len(dialogue.state.faults) == 1
     assert dialogue.state.verifications == (
-        Verification(image=0, batch=0, chosen=None),
-        Verification(image=0, batch=1, chosen="ml"),
+        Verification(turn=2, image=0, batch=0, chosen=None),
+        Verification(turn=4, image=0, batch=1, chosen="ml"),
     )
 
 
