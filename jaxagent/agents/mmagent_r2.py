@@ -483,6 +483,5 @@ def method(config: MMAgentR2) -> Method:
         system=system_prompt(config),
         advance=partial(advance, config),
         tools=frozenset({IMAGE_TOOL, TEXT_TOOL}),
-        max_turns=config.max_turns,
         num_calls=lambda dialogue: dialogue.state.num_calls,
     )

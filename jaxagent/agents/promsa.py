@@ -395,6 +395,5 @@ def method(config: ProMSA) -> Method:
         system=system_prompt(config),
         advance=partial(advance, config),
         tools=frozenset({PAGE_TOOL, TEXT_TOOL, SUMMARY_TOOL}),
-        max_turns=config.max_turns,
         num_calls=lambda dialogue: dialogue.state.num_calls,
     )

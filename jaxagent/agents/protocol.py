@@ -145,16 +145,14 @@ Advance = Callable[[Dialogue, Event], tuple[Dialogue, tuple[Request, ...]]]
 class Method:
     """A method as a value.
 
-    `system` is the system prompt; `tools` are the names that `advance` may call; `max_turns` bounds
-    the policy's turns (a forced answer comes on top); `num_calls` counts the calls that the method
-    charges for.
+    `system` is the system prompt; `tools` are the names that `advance` may call; `num_calls` counts
+    the calls that the method charges for.
     """
 
     name: str
     system: str
     advance: Advance
     tools: frozenset[str]
-    max_turns: int
     num_calls: Callable[[Dialogue], int]
 
 

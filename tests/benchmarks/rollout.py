@@ -111,7 +111,6 @@ def main() -> None:
         system="Search, verify, answer.",
         advance=advance,
         tools=frozenset({"search"}),
-        max_turns=TURNS,
         num_calls=lambda dialogue: TURNS - 1,
     )
     config = RolloutConfig(slots=flags.slots, replicas=flags.replicas, decode_steps=(flags.steps,))

@@ -97,7 +97,6 @@ def method(
         system="Search, verify, answer.",
         advance=advance,
         tools=frozenset({tool} if tool else ()),
-        max_turns=4,
         num_calls=lambda dialogue: sum(turn.author == "environment" for turn in dialogue.turns),
     )
 
