@@ -36,6 +36,18 @@ class IndexConfig:
     reorder: int = 0
     training_threads: int = 1
 
+    def __post_init__(self):
+        for name in ("brute_force_below", "leaves", "leaves_to_search", "reorder"):
+            self._check(name, 0)
+        self._check("training_threads", 1)
+
+    def _check(self, name: str, least: int) -> None:
+        if (value := getattr(self, name)) < least:
+            raise ValueError(
+                f"{name} of an index (retrieval.image_index or text_index) is {value}; it must be "
+                f"at least {least}."
+            )
+
 
 class Hits(NamedTuple):
     """The best rows of each query, best first; id -1 with score 0 where the base is exhausted."""

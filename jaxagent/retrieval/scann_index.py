@@ -49,7 +49,7 @@ class ScannIndex:
 
     @classmethod
     def build(cls, config: IndexConfig, vectors: Float32[np.ndarray, "rows e"]) -> "ScannIndex":
-        """Index trained on all of its own vectors."""
+        """Index trained on all of its own vectors; ValueError when ScaNN refuses the config."""
         from scann import scann_ops_pybind
 
         leaves = num_leaves(config, len(vectors))
@@ -67,8 +67,14 @@ class ScannIndex:
             builder = builder.reorder(config.reorder or 100)
         else:
             builder = builder.score_brute_force()
-        with _quiet_stderr():
-            return cls(config, vectors, builder.build())
+        try:
+            with _quiet_stderr():
+                return cls(config, vectors, builder.build())
+        except RuntimeError as error:
+            raise ValueError(
+                f"ScaNN cannot index {len(vectors)} vectors in {leaves} leaves: {error} Give at "
+                "most as many leaves as vectors, or 0 to have them chosen."
+            ) from error
 
     @classmethod
     def open(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,6 +89,15 @@ def test_batches_served_in_turn_never_overlap_and_use_up_the_base(config):
     assert sorted(served) == list(range(60))
     if config is not TREE:
         assert served == index.search(query, 60).ids[0].tolist()
+
+
+@needs_scann
+def test_more_leaves_than_vectors_are_refused_with_both():
+    config = replace(TREE, leaves=1000)
+    with pytest.raises(
+        ValueError, match="cannot index 60 vectors in 1000 leaves(.|\n)*Give at most"
+    ):
+        build_index(unit(60), config)
 
 
 @needs_scann
