@@ -108,7 +108,8 @@ def algorithm(
         horizon: any of c, alpha and offset.
 
     Raises:
-        ValueError: a name that is not in its table, or a horizon for an algorithm that has none.
+        ValueError: a name that is not in its table, a horizon for an algorithm that has none, or
+            a number below 0.
     """
     row = choice("algorithm", name, ALGORITHMS)
     if horizon:
@@ -117,8 +118,12 @@ def algorithm(
                 f"Algorithm {name!r} has no horizon, but {dict(horizon)} was given. "
                 "Choose tn_gspo, or leave the horizon empty."
             )
+        if min(horizon.values()) < 0:
+            raise ValueError(f"algorithm.horizon is {dict(horizon)}; all must be 0 or more.")
         row = replace(row, log_ratio=partial(row.log_ratio, **horizon))
     if clip is not None:
+        if min(clip) < 0:
+            raise ValueError(f"algorithm.clip is {clip}; both must be 0 or more.")
         row = replace(row, clip=Clip(*clip))
     if advantage is not None:
         row = replace(row, advantage=choice("advantage", advantage, ADVANTAGES))

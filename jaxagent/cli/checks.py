@@ -94,6 +94,8 @@ LEAST = {
     "sft.look_steps": 0,
     "sft.look_batches": 0,
     "sft.traces": 1,
+    "sft.max_tokens": 1,
+    "sft.verdict_weight": 0,
     "rl.steps": 0,
     "rl.minutes": 0,
     "checkpoint.every": 1,

@@ -87,7 +87,7 @@ class FlagsConfig:
         check_views(self.views, "data.flags.views")
         if self.max_words < 1:
             raise ValueError(f"data.flags.max_words is {self.max_words}; it must be at least 1.")
-        for name in ("val_entities", "test_entities"):
+        for name in ("val_entities", "test_entities", "seed"):
             if (value := getattr(self, name)) < 0:
                 raise ValueError(f"data.flags.{name} is {value}; it must be 0 or more.")
         if min(self.pairs) < 0:

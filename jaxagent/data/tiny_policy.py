@@ -49,6 +49,8 @@ class PolicySizes:
                 f"model.sizes has {self.heads} heads and {self.kv_heads} key heads; the heads must "
                 "be a multiple of the key heads."
             )
+        if not self.rope_theta > 0:
+            raise ValueError(f"model.sizes.rope_theta is {self.rope_theta}; it must be above 0.")
 
 
 def make_policy_folder(

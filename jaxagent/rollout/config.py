@@ -53,9 +53,16 @@ class RolloutConfig:
                 raise ValueError(
                     f"rollout.{name} is {ladder}; it must hold ascending sizes of at least 1."
                 )
-        for name in ("context", "slots", "replicas", "span_step"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"rollout.{name} is {getattr(self, name)}; it must be at least 1.")
+        least = dict.fromkeys(("context", "slots", "replicas", "span_step"), 1)
+        for name, low in (least | {"tool_retries": 0, "feature_bytes": 0}).items():
+            if (value := getattr(self, name)) < low:
+                raise ValueError(f"rollout.{name} is {value}; it must be at least {low}.")
+        if not self.tool_seconds > 0:
+            raise ValueError(f"rollout.tool_seconds is {self.tool_seconds}; it must be above 0.")
+        if not 0 <= self.max_failure_rate <= 1:
+            raise ValueError(
+                f"rollout.max_failure_rate is {self.max_failure_rate}; it is a share from 0 to 1."
+            )
         if self.slots % self.replicas:
             raise ValueError(
                 f"rollout.slots is {self.slots}; it must be a multiple of {self.replicas} replicas."

@@ -157,9 +157,9 @@ def _called(tool: Tool, calls: Sequence[ToolCall]) -> list[Result]:
 
 
 def _retried(tool: Tool, call: ToolCall, retries: int) -> Result:
-    try:
-        return _called(tool, (call,))[0]
-    except Exception as error:
-        if retries:
-            return _retried(tool, call, retries - 1)
-        return Failed(" ".join(f"{type(error).__name__}: {error}".split())[:200])
+    for _ in range(1 + retries):
+        try:
+            return _called(tool, (call,))[0]
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+    return Failed(" ".join(reason.split())[:200])

@@ -96,10 +96,14 @@ class PackingConfig:
     """Rows are a multiple of this: the devices along the mesh's data and fsdp axes."""
 
     def __post_init__(self):
-        if not self.row_lengths or list(self.row_lengths) != sorted(set(self.row_lengths)):
-            raise ValueError(f"row_lengths is {self.row_lengths}; it must hold ascending lengths.")
-        if self.row_lengths[0] < 2 or self.call_tokens < 1 or self.image_tokens < 0:
-            raise ValueError(f"{self} holds a size that is too small.")
+        lengths = self.row_lengths
+        if not lengths or lengths[0] < 2 or list(lengths) != sorted(set(lengths)):
+            raise ValueError(
+                f"packing.row_lengths is {lengths}; it must hold ascending lengths of at least 2."
+            )
+        for name, least in {"call_tokens": 1, "image_tokens": 0}.items():
+            if (value := getattr(self, name)) < least:
+                raise ValueError(f"packing.{name} is {value}; it must be at least {least}.")
 
     def ladder(self) -> list[Shape]:
         """A rung for each length, half of whose tokens may be scored, and one where all may be."""

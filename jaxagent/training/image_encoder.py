@@ -59,6 +59,14 @@ class ImageEncoderConfig:
         for name in ("batch", "views", "out_width", "measured_views", "processes"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"image_encoder.{name} is {value}; it must be at least 1.")
+        if not self.learning_rate >= 0:
+            raise ValueError(
+                f"image_encoder.learning_rate is {self.learning_rate}; it must be at least 0."
+            )
+        if not self.temperature > 0:
+            raise ValueError(
+                f"image_encoder.temperature is {self.temperature}; it must be above 0."
+            )
         if not self.widths or min(self.widths) < 1:
             raise ValueError(
                 f"image_encoder.widths is {self.widths}; it must hold sizes of at least 1."

@@ -32,11 +32,15 @@ class OptimizerConfig:
     clip_norm: float = 1.0
 
     def __post_init__(self):
-        if not 0 <= self.warmup < 1:
-            raise ValueError(f"optimizer.warmup is {self.warmup}; it is a share from 0 up to 1.")
-        for name in ("learning_rate", "weight_decay", "clip_norm"):
-            if (value := getattr(self, name)) < 0:
+        for name in ("warmup", "beta1", "beta2"):
+            if not 0 <= (value := getattr(self, name)) < 1:
+                raise ValueError(f"optimizer.{name} is {value}; it must be from 0 up to below 1.")
+        for name in ("learning_rate", "weight_decay"):
+            if not (value := getattr(self, name)) >= 0:
                 raise ValueError(f"optimizer.{name} is {value}; it must be at least 0.")
+        for name in ("epsilon", "clip_norm"):
+            if not (value := getattr(self, name)) > 0:
+                raise ValueError(f"optimizer.{name} is {value}; it must be above 0.")
 
 
 def learning_rate(config: OptimizerConfig, num_updates: int) -> optax.Schedule:

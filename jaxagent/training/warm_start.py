@@ -52,6 +52,13 @@ class WarmStart:
     def __post_init__(self):
         check_levels(self.levels, "warm_start.levels")
         check_views(self.views, "warm_start.views")
+        if not self.learning_rate >= 0:
+            raise ValueError(
+                f"warm_start.learning_rate is {self.learning_rate}; it must be at least 0."
+            )
+        for name in ("query_share", "twisted"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                raise ValueError(f"warm_start.{name} is {value}; it is a share from 0 to 1.")
 
 
 def warm_start_pairs(

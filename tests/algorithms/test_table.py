@@ -25,3 +25,9 @@ def test_a_wrong_name_gets_the_nearest_right_one():
 def test_a_horizon_needs_an_algorithm_that_has_one():
     with pytest.raises(ValueError, match="has no horizon"):
         algorithm("grpo", horizon={"c": 0.1})
+
+
+@pytest.mark.parametrize("given", [{"clip": (0.2, -0.1)}, {"horizon": {"c": 0.1, "offset": -1}}])
+def test_a_number_below_0_is_refused(given):
+    with pytest.raises(ValueError, match="must be 0 or more"):
+        algorithm("tn_gspo", **given)

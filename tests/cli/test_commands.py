@@ -177,6 +177,33 @@ def test_a_missing_policy_folder_is_refused(capsys, work, tmp_path):
     ],
 )
 def test_a_wrong_value_is_refused_before_anything_is_built_or_written(capsys, tmp_path, flag, said):
+        ("model.sizes.rope_theta=0", "model.sizes.rope_theta is 0.0; it must be above 0"),
+        ("data.flags.seed=-1", "data.flags.seed is -1"),
+        ("retrieval.image_index.leaves=-3", "leaves of an index (retrieval.image_index or"),
+        ("retrieval.text_index.reorder=-1", "reorder of an index"),
+        ("retrieval.text_index.training_threads=0", "is 0; it must be at least 1"),
+        ("rollout.tool_retries=-1", "rollout.tool_retries is -1; it must be at least 0"),
+        ("rollout.tool_seconds=0", "rollout.tool_seconds is 0.0; it must be above 0"),
+        ("rollout.max_failure_rate=1.5", "rollout.max_failure_rate is 1.5; it is a share from 0"),
+        ("rollout.feature_bytes=-1", "rollout.feature_bytes is -1"),
+        ("algorithm.clip=(-1.0,-3.0)", "algorithm.clip is (-1.0, -3.0); both must be 0 or more"),
+        ("optimizer.beta1=1", "optimizer.beta1 is 1.0; it must be from 0 up to below 1"),
+        ("optimizer.beta2=-0.1", "optimizer.beta2 is -0.1"),
+        ("optimizer.epsilon=0", "optimizer.epsilon is 0.0; it must be above 0"),
+        ("optimizer.clip_norm=0", "optimizer.clip_norm is 0.0; it must be above 0"),
+        ("optimizer.learning_rate=-1", "optimizer.learning_rate is -1.0; it must be at least 0"),
+        ("image_encoder.learning_rate=-1", "image_encoder.learning_rate is -1.0"),
+        ("image_encoder.temperature=0", "image_encoder.temperature is 0.0; it must be above 0"),
+        ("packing.call_tokens=0", "packing.call_tokens is 0; it must be at least 1"),
+        ("packing.row_lengths=(1,)", "packing.row_lengths is (1,); it must hold ascending"),
+        ("warm_start.learning_rate=-1", "warm_start.learning_rate is -1.0"),
+        ("warm_start.query_share=1.5", "warm_start.query_share is 1.5; it is a share from 0 to 1"),
+        ("warm_start.twisted=-0.5", "warm_start.twisted is -0.5"),
+        ("sft.fiction=1.5", "sft.fiction is 1.5; it is a share from 0 to 1"),
+        ("sft.reworded=-1", "sft.reworded is -1.0"),
+        ("sft.single=2", "sft.single is 2.0"),
+        ("sft.max_tokens=0", "config.sft.max_tokens is 0; it must be at least 1"),
+        ("sft.verdict_weight=-1", "config.sft.verdict_weight is -1.0; it must be at least 0"),
     words = ["train", "--config", EXPERIMENT, "--workdir", str(tmp_path), f"--config.{flag}"]
     assert said in refused(capsys, *words)
     assert list(tmp_path.iterdir()) == []

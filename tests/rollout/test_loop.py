@@ -251,6 +251,16 @@ def test_a_call_that_fails_once_is_tried_again():
     assert tries == [2, 1, 1, 1], "the batch, then call by call"
 
 
+def test_a_call_that_keeps_failing_is_tried_as_often_as_asked():
+    def search(calls):
+        raise OSError("busy")
+
+    workers = Workers({"search": search}, seconds=60.0, retries=3000, max_failure_rate=1.0)
+    workers.submit((0, 0), call("q0"))
+    workers.start()
+    assert workers.collect(wait=True) == [((0, 0), Failed("OSError: busy"))]
+
+
 def test_a_busy_tool_gathers_the_next_batch():
     release = threading.Event()
     batches = []
