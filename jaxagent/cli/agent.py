@@ -24,13 +24,14 @@ from jaxagent.rollout.config import RolloutConfig
 from jaxagent.rollout.engine import Engine
 from jaxagent.rollout.loop import PromptError
 from jaxagent.rollout.sampling import Sampling
+from jaxagent.rollout.slots import NonFiniteLogits
 from jaxagent.rollout.tools import ToolFailure
 from jaxagent.scoring.rewards import Reward
 from jaxagent.training.warm_start import tower_vectors
 from jaxagent.trees import Params
 from jaxagent.types import Progress, Question, Trajectory
 
-ROLLOUT_ERRORS = (PromptError, ToolFailure)
+ROLLOUT_ERRORS = (PromptError, ToolFailure, NonFiniteLogits)
 """What a rollout raises that a field of the config can mend."""
 
 

@@ -28,7 +28,8 @@ def told(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def sentence(error: Exception) -> str:
-    """The error's own text; for the system's errors, the path and what the system says."""
+    """The error's own text and its notes; for the system's, the path and what the system says."""
+    text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror.lower()}."
-    return str(error) or type(error).__name__
+        text = f"{error.filename}: {error.strerror.lower()}."
+    return " ".join([text, *getattr(error, "__notes__", ())])

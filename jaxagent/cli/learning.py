@@ -25,19 +25,22 @@ from jaxagent.cli.work import WorkFolder
 from jaxagent.evaluation import Row, read_rows, write_rows
 from jaxagent.report.run import read_scalars
 from jaxagent.rollout.engine import Engine
-from jaxagent.sharding import MeshSizes, make_mesh, policy_rules
-from jaxagent.training.batch import PictureSource, Shape
+from jaxagent.sharding import MeshSizes, ShardingError, make_mesh, policy_rules
+from jaxagent.training.batch import PackingError, PictureSource, Shape
+from jaxagent.training.checkpoint import CheckpointError
 from jaxagent.training.loop import Finished, Run
 from jaxagent.training.optimizer import OptimizerConfig, make_optimizer
 from jaxagent.training.pictures import frozen_pictures, patch_pictures
 from jaxagent.training.rl import RLConfig, engine_sampler, train_rl
-from jaxagent.training.sft import SFTConfig, TraceSource, shuffled, train_sft
-from jaxagent.training.step import StepConfig, Update, merged
+from jaxagent.training.sft import SFTConfig, TraceError, TraceSource, shuffled, train_sft
+from jaxagent.training.step import NonFiniteGradient, StepConfig, Update, merged
 from jaxagent.trees import Params
 from jaxagent.types import Trajectory
 from jaxagent.weights.folder import write_policy
 
 VISION = r"^vision/"
+TRAINING_ERRORS = (ShardingError, CheckpointError, PackingError, NonFiniteGradient)
+"""What a training raises that a field of the config or another folder can mend."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +128,7 @@ class Learning:
 
     @cached_property
     def mesh(self) -> jax.sharding.Mesh:
-        with told(ValueError):
+        with told(ShardingError):
             return make_mesh(record(MeshSizes, self.config, "sharding"))
 
     @cached_property
@@ -140,7 +143,7 @@ class Learning:
         update = self.update(
             algorithm("sft"), settings.steps, temperature=1.0, verdict_ids=tuple(no_and_yes)
         )
-        with told(ValueError):
+        with told(*TRAINING_ERRORS):
             finished = train_sft(
                 update.learner(params),
                 update=update,
@@ -159,7 +162,7 @@ class Learning:
 
         @cache
         def made() -> TraceSource:
-            with told(ValueError, *ROLLOUT_ERRORS):
+            with told(TraceError, *ROLLOUT_ERRORS):
                 return shuffled(
                     list(
                         make(self.config, self.agent.world, self.agent.policy, self.bars, **options)
@@ -173,19 +176,18 @@ class Learning:
         """The parameters after policy optimisation."""
         settings = self.config.rl
         limits = self.record(RLConfig, "rl")
-        with told(ValueError):
-            sampler = engine_sampler(self.engine, limits, frozen_vision=bool(self.frozen))
-            row = chosen_algorithm(self.config)
+        sampler = engine_sampler(self.engine, limits, frozen_vision=bool(self.frozen))
         update = self.update(
-            row,
+            chosen_algorithm(self.config),
             settings.steps * limits.epochs * limits.minibatches,
             temperature=self.config.rollout.sampling.temperature,
         )
-        with told(ValueError, *ROLLOUT_ERRORS):
+        questions = build.training_questions(self.config, self.agent.world, self.bars)
+        with told(*TRAINING_ERRORS, *ROLLOUT_ERRORS):
             finished = train_rl(
                 update.learner(params),
                 update=update,
-                questions=build.training_questions(self.config, self.agent.world, self.bars),
+                questions=questions,
                 sample_groups=lambda params, *rest: sampler(self.computed(params), *rest),
                 reward=self.agent.reward,
                 pictures=self.pictures,

@@ -75,6 +75,7 @@ class Engine:
         Raises:
             ToolFailure: too many tool calls failed.
             PromptError: a prompt does not fit the context.
+            NonFiniteLogits: the parameters are damaged.
             KeyError: an image of a question or an observation is missing.
         """
         compiled = num_compilations()

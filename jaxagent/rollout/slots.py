@@ -29,6 +29,10 @@ from jaxagent.rollout.sampling import Drawn, question_number
 from jaxagent.trees import Params
 
 
+class NonFiniteLogits(FloatingPointError):
+    """A policy whose next tokens have no probabilities."""
+
+
 class Weights(NamedTuple):
     """Parameters, their version, and the version of the vision tower in them."""
 
@@ -113,7 +117,7 @@ class PolicyGenerator:
     def speak(self, rows: Sequence[Row]) -> list[Spoken]:
         """Some further tokens of each row; the device is waited for once.
 
-        Raises FloatingPointError when the policy's logits are not finite.
+        Raises NonFiniteLogits when the weights hold, or lead to, what is no number.
         """
         steps = rung(self.config.decode_steps, max(row.allowance for row in rows))
         batches = list(self._batches(rows, self.config.rows))
@@ -121,8 +125,9 @@ class PolicyGenerator:
         spoken = {}
         for batch, (ids, log_probs) in zip(batches, calls, strict=True):
             if not np.isfinite(log_probs[batch.places]).all():
-                raise FloatingPointError(
-                    "The policy's logits are not finite; its weights are damaged."
+                raise NonFiniteLogits(
+                    "The policy's logits are not finite, so its weights are damaged. Start from "
+                    "another model.folder, or train with a lower optimizer.learning_rate."
                 )
             for row, place in zip(batch.items, batch.places, strict=True):
                 spoken[row] = Spoken(ids[place], log_probs[place])

@@ -11,7 +11,7 @@ that only tokens the policy wrote are projected to the vocabulary. One row of tw
 
 Shapes come from a ladder declared by the caller; a batch takes the first rung that holds its
 largest sample, and is cut into as many micro-batches as it needs. The samples of a group stay in
-one micro-batch when they fit it. Nothing is dropped: what fits no rung is a ValueError.
+one micro-batch when they fit it. Nothing is dropped: what fits no rung is a PackingError.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +30,10 @@ from jaxagent.models.rope import num_image_tokens, position_ids
 from jaxagent.training.samples import Sample
 
 PatchesByGrid = dict[Grid, Float[Array, "i p c"]]
+
+
+class PackingError(ValueError):
+    """A sample that no shape of the ladder holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +132,10 @@ def fitting_shape(ladder: Sequence[Shape], samples: Sequence[Sample], *, merge: 
     for shape in ladder:
         if all(need <= have for need, have in zip(largest, _capacity(shape), strict=True)):
             return shape
-    raise ValueError(
+    raise PackingError(
         f"A sample needs {largest[0]} tokens, {largest[1]} targets and {largest[2]} image tokens; "
-        f"the last shape of the ladder is {ladder[-1]}. Add a larger one, or bound the rollout."
+        f"the last shape of the ladder is {ladder[-1]}. Raise packing.row_lengths or image_tokens, "
+        "or lower rollout.context."
     )
 
 
@@ -152,7 +157,7 @@ def packed(samples: Sequence[Sample], shape: Shape, *, merge: int) -> list[list[
     for members in groups.values():
         members = sorted(members, key=lambda i: -len(samples[i].ids))
         if not place(members) and not all([place([i]) for i in members]):
-            raise ValueError(f"A sample does not fit {shape} even by itself.")
+            raise PackingError(f"A sample does not fit {shape} even by itself.")
     return [batch.rows for batch in open_batches] or [[[] for _ in range(shape.rows)]]
 
 

@@ -25,6 +25,7 @@ from jaxagent.data.traces import Script, expert, glancer, usable
 from jaxagent.processing.policy import Policy
 from jaxagent.rollout.config import RolloutConfig
 from jaxagent.rollout.scripted import scripted_rollout
+from jaxagent.training.sft import TraceError
 from jaxagent.types import Dialogue, Images, Passage, Question, Trajectory
 
 Views = Callable[[str], Sequence[str]]
@@ -68,6 +69,13 @@ class Stage:
     names: Mapping[str, str]
     hidden: frozenset[str]
     """Entities whose images never appear: those that training does not ask about."""
+
+    def __post_init__(self):
+        if not self.questions:
+            raise TraceError(
+                "The benchmark has no training question of the families in data.families. Name "
+                "another family, or build one that has them (data.flags.families)."
+            )
 
     @cached_property
     def single(self) -> Sequence[Question]:
@@ -125,7 +133,7 @@ def looks(
         played = _played(rng, numbers, stage, config, glancer)
         seen = [trace for trace, _ in played if any(turn.found for turn in trace.dialogue.turns)]
         if not seen:
-            raise ValueError("No search of the expert's brings a candidate to look at.")
+            raise TraceError("No search of the expert's brings a candidate to look at.")
         yield from seen
         made, start = made + len(seen), numbers.stop
         progress(made)

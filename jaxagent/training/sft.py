@@ -20,6 +20,11 @@ from jaxagent.training.step import Learner, Update, merged
 from jaxagent.trees import Params
 from jaxagent.types import Trajectory
 
+
+class TraceError(ValueError):
+    """Traces that cannot be made, or are too few to learn from."""
+
+
 TraceSource = Callable[[int], Sequence[Trajectory]]
 """Step -> the traces of that step; the same ones whenever it is asked."""
 
@@ -48,7 +53,7 @@ def shuffled(traces: Sequence[Trajectory], config: SFTConfig) -> TraceSource:
     """Batches that pass over the traces in a new order each time; only whole batches are formed."""
     per_pass = len(traces) // config.batch
     if not per_pass:
-        raise ValueError(
+        raise TraceError(
             f"{len(traces)} traces do not fill one batch of {config.batch}. "
             "Lower sft.batch or make more traces."
         )

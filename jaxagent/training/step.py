@@ -88,7 +88,7 @@ class NonFiniteGradient(FloatingPointError):
         shown = ", ".join(self.names[:5]) or "none by itself; their norm overflows"
         super().__init__(
             f"Update {step} has a gradient that is not finite, in {len(self.names)} parameters: "
-            f"{shown}."
+            f"{shown}. Lower optimizer.learning_rate, or start from another policy."
         )
 
 

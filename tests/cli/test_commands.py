@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 from jaxagent.cli import build, cold_start, learning
@@ -24,7 +25,7 @@ from jaxagent.retrieval.image_encoder import save_image_encoder
 from jaxagent.sharding import ShardingError
 from jaxagent.training.checkpoint import CheckpointError, Checkpoints
 from jaxagent.training.loop import Finished
-from jaxagent.training.step import Update
+from jaxagent.training.step import Learner, NonFiniteGradient, Update
 from jaxagent.types import silent
 
 EXPERIMENT = "flags_mmagent_r2_grpo"
@@ -174,9 +175,6 @@ def test_a_missing_policy_folder_is_refused(capsys, work, tmp_path):
         ("rollout.sampling.top_k=5", "the update scores whole distributions"),
         ("model.sizes.width=0", "config.model.sizes.width is 0; it must be at least 1"),
         ("model.sizes.heads=3", "model.sizes has 3 heads and 2 key heads"),
-    ],
-)
-def test_a_wrong_value_is_refused_before_anything_is_built_or_written(capsys, tmp_path, flag, said):
         ("model.sizes.rope_theta=0", "model.sizes.rope_theta is 0.0; it must be above 0"),
         ("data.flags.seed=-1", "data.flags.seed is -1"),
         ("retrieval.image_index.leaves=-3", "leaves of an index (retrieval.image_index or"),
@@ -204,6 +202,9 @@ def test_a_wrong_value_is_refused_before_anything_is_built_or_written(capsys, tm
         ("sft.single=2", "sft.single is 2.0"),
         ("sft.max_tokens=0", "config.sft.max_tokens is 0; it must be at least 1"),
         ("sft.verdict_weight=-1", "config.sft.verdict_weight is -1.0; it must be at least 0"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_is_built_or_written(capsys, tmp_path, flag, said):
     words = ["train", "--config", EXPERIMENT, "--workdir", str(tmp_path), f"--config.{flag}"]
     assert said in refused(capsys, *words)
     assert list(tmp_path.iterdir()) == []
@@ -293,18 +294,41 @@ def test_a_torn_evaluation_before_training_is_named(capsys, work, tmp_path):
     [
         (Update, "learner", ShardingError("The rule table does not fit the parameters.")),
         (Checkpoints, "restore", CheckpointError("It was saved beside other frozen parameters.")),
+        (Checkpoints, "restore", NonFiniteGradient(Learner(np.int32(3), {}, {}, ()), ["table"])),
     ],
 )
 def test_what_does_not_fit_a_training_is_the_users_to_mend(
     capsys, work, tmp_path, monkeypatch, kind, name, error, changes
 ):
     def fails(self, given):
+        error.add_note("Its micro-batches are kept.")
         raise error
 
     monkeypatch.setattr(kind, name, fails)
     flags = [f"--config.{one}" for one in ("evaluation.when=()", *changes)]
     message = refused(capsys, "train", "--workdir", str(tmp_path), *agent_flags(work), *flags)
-    assert str(error).removesuffix(".") in message
+    assert f"{error} Its micro-batches are kept." in message
+
+
+def test_traces_of_no_question_are_refused(capsys, work, tmp_path, monkeypatch):
+    monkeypatch.setattr(build.World, "questions", lambda *_, **__: [])
+    flags = ("evaluation.when=()", "rl.steps=0", "sft.steps=1")
+    words = [*agent_flags(work), *(f"--config.{one}" for one in flags)]
+    message = refused(capsys, "train", "--workdir", str(tmp_path), *words)
+    assert "no training question of the families in data.families" in message
+
+
+@pytest.mark.parametrize("changes", [["rl.steps=0", "sft.steps=1"], ["rl.steps=1"]])
+def test_a_fault_of_the_program_in_a_training_keeps_its_traceback(
+    work, tmp_path, monkeypatch, changes
+):
+    def fails(self, given):
+        raise ValueError("zip() argument 2 is shorter than argument 1")
+
+    monkeypatch.setattr(Checkpoints, "restore", fails)
+    flags = [f"--config.{one}" for one in ("evaluation.when=()", *changes)]
+    with pytest.raises(ValueError, match="zip"):
+        main(["train", "--workdir", str(tmp_path), *agent_flags(work), *flags])
 
 
 def test_glances_are_as_many_as_asked_for_and_end_after_the_first_choice(work, tmp_path):

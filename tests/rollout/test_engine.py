@@ -10,6 +10,7 @@ from jaxagent.models.decoder import ImageFeatures
 from jaxagent.models.rope import position_ids
 from jaxagent.rollout import slots
 from jaxagent.rollout.sampling import Sampling, support
+from jaxagent.rollout.slots import NonFiniteLogits
 from jaxagent.types import ImageRef
 from tests import tiny
 from tests.rollout import fakes
@@ -273,7 +274,7 @@ def test_more_replicas_than_devices_are_refused():
 
 def test_damaged_weights_stop_the_run():
     params = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), tiny.policy().params)
-    with pytest.raises(FloatingPointError, match="not finite"):
+    with pytest.raises(NonFiniteLogits, match="not finite"):
         fakes.engine(METHOD).run(params, QUESTIONS, samples=1, seed=0, step=0, version=0)
 
 
