@@ -121,6 +121,17 @@ def test_a_group_holds_its_records_fields_but_those_given_elsewhere(path: str, k
     assert fields - set(at(base_config(), path)) <= {"seed", "min_rows"}
 
 
+@pytest.mark.parametrize("path", [*RECORDS, "rl"])
+def test_what_a_record_holds_by_itself_is_what_the_config_says(path: str):
+    """But for a method's: those are its paper's."""
+    if path.startswith("method."):
+        return
+    group, kind = at(base_config(), path), {"rl": RLConfig, **RECORDS}[path]
+    own = {field.name: field.default for field in dataclasses.fields(kind)}
+    held = {name: value for name, value in own.items() if value is not dataclasses.MISSING}
+    assert {name: group.get(name, value) for name, value in held.items()} == held
+
+
 @pytest.mark.parametrize("path", RECORDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_builds_its_records(name: str, path: str):

@@ -257,7 +257,7 @@ def passage_id(country: str, field: str) -> str:
 
 
 def passages(
-    countries: Sequence[Country], *, max_words: int = 35, with_flag: bool = False
+    countries: Sequence[Country], *, max_words: int, with_flag: bool = False
 ) -> tuple[Passage, ...]:
     """One short passage for each field of each country."""
     fields = (*FIELDS, FLAG_FIELD) if with_flag else FIELDS

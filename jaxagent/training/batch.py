@@ -90,13 +90,13 @@ PictureSource = Callable[[Mapping[str, Grid], int], Pictures]
 class PackingConfig:
     """The ladder of shapes. None of it changes a result, only memory and time."""
 
-    row_lengths: tuple[int, ...] = (256, 512, 768, 1024)
+    row_lengths: tuple[int, ...]
     """Tokens of a row, ascending; a batch takes the shortest rows that hold its longest sample."""
-    call_tokens: int = 4096
+    call_tokens: int
     """Tokens of a micro-batch, padding included: rows are as many as fit."""
-    image_tokens: int = 1024
+    image_tokens: int
     """Tokens of the distinct images of a micro-batch."""
-    min_rows: int = 1
+    min_rows: int
     """Rows are a multiple of this: the devices along the mesh's data and fsdp axes."""
 
     def __post_init__(self):

@@ -36,17 +36,22 @@ Views = Callable[[str], Sequence[str]]
 class Demonstrations:
     """How traces are drawn."""
 
-    traces: int = 4096
+    traces: int
     """Asked for; a share is left out as not usable."""
-    fiction: float = 0.75
+    fiction: float
     """Share of single-hop traces told in a fiction; the other families are told as they are."""
-    reworded: float = 0.0
+    reworded: float
     """Share of those that ask in words that mean nothing."""
-    single: float = 0.7
+    single: float
     """Share of single-hop questions."""
-    max_tokens: int = 384
+    max_tokens: int
     """Longer traces are left out."""
-    seed: int = 0
+    seed: int
+
+    def __post_init__(self):
+        for name in ("fiction", "reworded", "single"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                raise ValueError(f"sft.{name} is {value}; it is a share from 0 to 1.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,15 +33,15 @@ TraceSource = Callable[[int], Sequence[Trajectory]]
 class SFTConfig:
     """What an update learns from."""
 
-    batch: int = 64
+    batch: int
     """Dialogues an update."""
-    verdict_weight: float = 1.0
+    verdict_weight: float
     """w; 0 asks for no verdicts."""
-    look_steps: int = 0
+    look_steps: int
     """Updates at the start that look at more traces, up to their first choice."""
-    look_batches: int = 3
+    look_batches: int
     """Batches of further traces that such an update looks at."""
-    seed: int = 0
+    seed: int
 
     @property
     def looks(self) -> int:

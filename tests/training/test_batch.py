@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jaxagent.algorithms.aggregations import sequence_mean, token_mean
 from jaxagent.training.batch import (
     PackingConfig,
+    PackingError,
     Pictures,
     Shape,
     fitting_shape,
@@ -20,6 +21,8 @@ from jaxagent.training.batch import (
 from jaxagent.training.samples import Sample, sample
 from jaxagent.types import Dialogue, ImageSpan, Trajectory
 from tests.training import dialogues
+
+LADDER = PackingConfig(row_lengths=(8, 16), call_tokens=32, image_tokens=8, min_rows=1).ladder()
 
 
 def plain(ids, written, **fields):
@@ -149,21 +152,19 @@ def test_images_count_once_and_bound_a_micro_batch():
 
 
 def test_the_shortest_rows_that_hold_the_longest_sample_are_taken():
-    ladder = PackingConfig(row_lengths=(8, 16), call_tokens=32).ladder()
-    assert [(rung.rows, rung.tokens, rung.targets) for rung in ladder] == [
+    assert [(rung.rows, rung.tokens, rung.targets) for rung in LADDER] == [
         (4, 8, 4),
         (2, 16, 8),
         (2, 16, 16),
     ]
     for length, written, rung in ((8, 4, 0), (9, 1, 1), (8, 5, 1), (16, 12, 2)):
         sample = plain(range(length), [False] * (length - written) + [True] * written)
-        assert fitting_shape(ladder, [sample], merge=2) == ladder[rung]
+        assert fitting_shape(LADDER, [sample], merge=2) == LADDER[rung]
 
 
 def test_a_sample_that_fits_no_rung_is_refused_with_its_size():
-    ladder = PackingConfig(row_lengths=(8, 16), call_tokens=32).ladder()
-    with pytest.raises(ValueError, match="needs 17 tokens"):
-        fitting_shape(ladder, [plain(range(17), [False] * 17)], merge=2)
+    with pytest.raises(PackingError, match="needs 17 tokens"):
+        fitting_shape(LADDER, [plain(range(17), [False] * 17)], merge=2)
 
 
 def test_samples_without_advantage_are_counted_but_not_computed():

@@ -16,7 +16,7 @@ from jaxagent.scoring.rewards import RewardError
 from jaxagent.training.checkpoint import CheckpointError, Checkpoints
 from jaxagent.training.loop import Run, Stepped, run, updated
 from jaxagent.training.rl import RLConfig, train_rl
-from jaxagent.training.sft import SFTConfig, shuffled, train_sft
+from jaxagent.training.sft import SFTConfig, TraceError, shuffled, train_sft
 from jaxagent.training.step import NonFiniteGradient
 from jaxagent.trees import flat
 from jaxagent.types import Dialogue, Question, Score, Trajectory
@@ -24,6 +24,7 @@ from tests.training.dialogues import PARAMS, SHAPE, batches, frozen, question, s
 
 FEATURES = frozen(PARAMS)
 QUESTIONS = [question(f"q{i}") for i in range(5)]
+SFT = SFTConfig(batch=3, verdict_weight=1.0, look_steps=0, look_batches=0, seed=0)
 CONFIG = RLConfig(questions=3, samples=2, epochs=2, minibatches=2, seed=7)
 
 
@@ -181,7 +182,7 @@ def test_a_gradient_that_is_not_finite_leaves_its_batch(tmp_path):
 
 def test_traces_are_learnt_and_a_pass_shows_each_once(tmp_path):
     traces = [trajectory(QUESTIONS[0], i, i) for i in range(7)]
-    config = SFTConfig(batch=3, verdict_weight=0.0, seed=1)
+    config = replace(SFT, verdict_weight=0.0, seed=1)
     source = shuffled(traces, config)
     shown = [trace.sample for step in (0, 1) for trace in source(step)]
     assert len(set(shown)) == 6
@@ -218,7 +219,7 @@ def test_the_first_updates_look_at_further_traces(tmp_path):
         looks=source("looks"),
         pictures=lambda params: FEATURES,
         ladder=[SHAPE],
-        config=SFTConfig(batch=2, look_steps=2, look_batches=2),
+        config=replace(SFT, batch=2, look_steps=2, look_batches=2),
         to=Run(name="sft", folder=tmp_path, steps=4),
     )
     # The first ones before the clock of the steps starts.
@@ -228,5 +229,5 @@ def test_the_first_updates_look_at_further_traces(tmp_path):
 
 
 def test_too_few_traces_for_a_batch_are_refused():
-    with pytest.raises(ValueError, match="2 traces do not fill one batch of 3"):
-        shuffled([trajectory(QUESTIONS[0], 0, i) for i in range(2)], SFTConfig(batch=3))
+    with pytest.raises(TraceError, match="2 traces do not fill one batch of 3"):
+        shuffled([trajectory(QUESTIONS[0], 0, i) for i in range(2)], SFT)
