@@ -89,9 +89,7 @@ def _step(
         return contrastive_loss(queries, keys, temperature=config.temperature)
 
     value, gradient = jax.value_and_grad(loss)(params)
-    # optax's Adam raises a float to an integer power, which strict promotion refuses.
-    with jax.numpy_dtype_promotion("standard"):
-        updates, state = _optimizer(config).update(gradient, state, params)
+    updates, state = _optimizer(config).update(gradient, state, params)
     return optax.apply_updates(params, updates), state, value
 
 

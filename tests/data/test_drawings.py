@@ -91,12 +91,6 @@ def test_a_drawing_that_cannot_be_saved_is_an_error_and_not_called_unreadable(
     assert not (tmp_path / "drawings" / "header.json").exists()
 
 
-@pytest.mark.parametrize(("base", "query"), [("openmoji", "openmoji"), ("openmoji", "giotto")])
-def test_base_and_queries_need_two_known_artists(tmp_path, base, query):
-    with pytest.raises(ValueError, match="openmoji"):
-        render_drawings(tmp_path, ["fr"], base=base, query=query)
-
-
 def test_a_folder_without_drawings_says_how_to_build_them(tmp_path):
     with pytest.raises(FileNotFoundError, match="jaxagent kb build --workdir"):
         open_drawings(tmp_path)
