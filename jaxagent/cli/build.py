@@ -36,10 +36,12 @@ from jaxagent.types import Images, Progress, Question, Split, silent
 class MethodRow:
     """How a method is made from its settings, how its reward is, and what makes its policy.
 
+    `title`: the paper's name of it.
     `cold_start`: the experiment that trains the policy which ships for it.
     `reach`: settings -> the candidates within which a training question's entities must be.
     """
 
+    title: str
     cold_start: str
     settings: type
     method: Callable[..., Method]
@@ -49,6 +51,7 @@ class MethodRow:
 
 METHODS: Mapping[str, MethodRow] = {
     mmagent_r2.NAME: MethodRow(
+        title="MMAgent-R2",
         cold_start="flags_cold_start",
         settings=mmagent_r2.MMAgentR2,
         method=mmagent_r2.method,
@@ -56,6 +59,7 @@ METHODS: Mapping[str, MethodRow] = {
         reach=lambda settings: settings.pool,
     ),
     promsa.NAME: MethodRow(
+        title="ProMSA",
         cold_start="flags_promsa_cold_start",
         settings=promsa.ProMSA,
         method=promsa.method,

@@ -12,7 +12,7 @@ from jaxagent.cli.configs import differences, read_config, saved_config
 from jaxagent.cli.costs import read_costs
 from jaxagent.cli.errors import UserError, told
 from jaxagent.cli.json_files import read_json
-from jaxagent.cli.pages import METHOD_NAMES, rows_of, versions
+from jaxagent.cli.pages import rows_of, versions
 from jaxagent.cli.tables import markdown_table
 from jaxagent.cli.work import WorkFolder
 from jaxagent.evaluation import metrics
@@ -87,8 +87,8 @@ def cold_start_text(method: str) -> str:
         ],
     )
     return (
-        f"{METHOD_NAMES[method]}: `{card['command']}`, seed {card['seed']}; {warm_text(card)}"
-        f"{card['sft_steps']} updates of SFT in {card['sft_minutes']} minutes on "
+        f"{build.METHODS[method].title}: `{card['command']}`, seed {card['seed']}; "
+        f"{warm_text(card)}{card['sft_steps']} updates of SFT in {card['sft_minutes']} minutes on "
         f"{card['cores']} CPU cores.\n\n{markdown_table(table)}"
     )
 

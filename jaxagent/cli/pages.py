@@ -19,7 +19,6 @@ from jaxagent.report.results import read_results, results_table
 from jaxagent.report.run import headlines, read_scalars, run_report, scalar_curves
 from jaxagent.types import Images
 
-METHOD_NAMES = {"mmagent_r2": "MMAgent-R2", "promsa": "ProMSA"}
 ALGORITHM_NAMES = {"grpo": "GRPO", "gspo": "GSPO", "tn_gspo": "TN-GSPO"}
 SHOWN_VERSIONS = ("jaxagent", "jax", "flax", "optax", "transformers", "scann")
 
@@ -50,7 +49,7 @@ def page_of_run(folder: WorkFolder, config: ConfigDict, *, output: Path) -> Path
 
 def title(config: ConfigDict) -> str:
     """The method, and how it was trained."""
-    method = METHOD_NAMES.get(config.method.name, config.method.name)
+    method = build.chosen(config.method.name, build.METHODS, "method.name").title
     if config.rl.steps:
         return f"{method} with {ALGORITHM_NAMES.get(config.algorithm.name, config.algorithm.name)}"
     return f"{method}, supervised" if config.sft.steps else method
