@@ -209,6 +209,11 @@ def training_questions(
     Where the method says so, only those whose entities its searches can bring.
     """
     found = world.questions("train", families=config.data.families)
+    if not found:
+        raise UserError(
+            f"The benchmark has no training question of config.data.families "
+            f"{config.data.families}. Give other families."
+        )
     if config.data.questions and config.data.questions < len(found):
         drawn = np.random.default_rng(config.seed).permutation(len(found))[: config.data.questions]
         found = [found[at] for at in sorted(drawn)]

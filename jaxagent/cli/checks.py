@@ -125,6 +125,11 @@ def checked_base(config: ConfigDict) -> ConfigDict:
     for name in ("data.families", "data.flags.families"):
         check_some(config, name, get_args(Family))
     record(build.chosen(config.data.name, build.DATA, "data.name"), config, "data.flags")
+    if not set(config.data.families) & set(config.data.flags.families):
+        raise UserError(
+            f"config.data.families is {config.data.families}, and config.data.flags.families makes "
+            f"none of them: it is {config.data.flags.families}."
+        )
     check(config.retrieval.text_encoder, TextSearch, "retrieval.text_encoder")
     record(KnowledgeBaseConfig, config, "retrieval")
     record(ImageEncoderConfig, config, "image_encoder")

@@ -60,11 +60,16 @@ def test_a_folder_at_an_address_is_refused(name):
         ("data.flags.val_entities=0", "config.data.flags.val_entities is 0"),
         ("data.families=()", "config.data.families is (), so nothing is asked. Give at least one"),
         ("data.flags.families=()", "config.data.flags.families is (), so nothing is asked"),
+        (
+            "data.families=compare --config.data.flags.families=single",
+            "config.data.families is ('compare',), and config.data.flags.families makes none",
+        ),
         ("data.flags.test_facts=0", "test_facts is 0.0; it must be above 0, or a split is empty"),
     ],
 )
 def test_a_base_with_an_empty_split_is_refused_before_it_is_built(capsys, tmp_path, flag, said):
-    assert main(["kb", "build", "--workdir", str(tmp_path), f"--config.{flag}"]) == 2
+    flags = f"--config.{flag}".split()
+    assert main(["kb", "build", "--workdir", str(tmp_path), *flags]) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
