@@ -22,7 +22,9 @@ from jaxagent.json_lines import write_lines
 from jaxagent.models.conv_encoder import ConvEncoderConfig, Model
 from jaxagent.processing.policy import load_policy
 from jaxagent.retrieval.image_encoder import save_image_encoder
+from jaxagent.services.summariser import summarise_by_extraction
 from jaxagent.sharding import ShardingError
+from jaxagent.training import sft
 from jaxagent.training.checkpoint import CheckpointError, Checkpoints
 from jaxagent.training.loop import Finished
 from jaxagent.training.step import Learner, NonFiniteGradient, Update
@@ -438,6 +440,44 @@ def test_train_resumes_and_leaves_a_page_and_a_policy(capsys, work, tmp_path):
     status, *_ = run(capsys, "report", "--workdir", str(tmp_path), "--output", str(page))
     assert status == 0
     assert page.read_text() == (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_promsa_learns_from_traces_and_from_rewards(capsys, work, tmp_path, monkeypatch):
+    """All that its expert is shown are summaries; a policy of random weights calls no tool."""
+    summaries, traces = [], []
+
+    def summarise(queries):
+        found = summarise_by_extraction(queries)
+        summaries.extend(found)
+        return found
+
+    def shuffled(found, config):
+        traces.extend(found)
+        return sft.shuffled(found, config)
+
+    monkeypatch.setitem(build.SUMMARISERS, "extractive", summarise)
+    monkeypatch.setattr(learning, "shuffled", shuffled)
+    flags = ["method.name=promsa", "method.promsa.max_tokens=128", "rollout.context=768"]
+    flags += ["packing.row_lengths=(768,)", "packing.call_tokens=1536", "rl.steps=1"]
+    flags += ["sft.steps=1", "sft.batch=2", "sft.traces=16", "sft.max_tokens=768"]
+    flags += ["sft.fiction=0", "sft.single=1", "method.promsa.max_turns=4", "evaluation.when=()"]
+    words = ["--workdir", str(tmp_path), *agent_flags(work), *(f"--config.{one}" for one in flags)]
+    status, _, err = run(capsys, "train", *words)
+    assert status == 0, err
+    turns = [turn for trace in traces for turn in trace.dialogue.turns if turn.found]
+    assert turns
+    assert {part for turn in turns for part in turn.parts} <= set(summaries)
+    steps = [json.loads(line) for line in (tmp_path / "logs" / "metrics.jsonl").open()]
+    assert [{"sft/loss", "reward/cost"} & step.keys() for step in steps] == [
+        {"sft/loss"},
+        {"reward/cost"},
+    ]
+    assert load_policy(tmp_path / "trained").params
+    status, *_ = run(capsys, "evaluate", "--workdir", str(tmp_path), "--name", "more")
+    assert status == 0
+    rows = [json.loads(line) for line in (tmp_path / "evaluation" / "more.jsonl").open()]
+    assert [row["terms"].keys() for row in rows] == [{"outcome", "format", "cost"}] * 4
 
 
 @pytest.mark.slow

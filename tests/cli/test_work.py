@@ -35,8 +35,8 @@ def test_a_folder_begun_with_another_config_is_refused(tmp_path, kept):
     claim(folder, read_config("flags_mmagent_r2_grpo", {}))
     (tmp_path / kept).mkdir(parents=True)
     claim(folder, read_config("flags_mmagent_r2_grpo", {}))
-    with pytest.raises(UserError, match="another config .*rl.steps was 20"):
-        claim(folder, read_config("flags_mmagent_r2_grpo", {"rl.steps": 21}))
+    with pytest.raises(UserError, match="another config .*rl.steps was 40"):
+        claim(folder, read_config("flags_mmagent_r2_grpo", {"rl.steps": 41}))
 
 
 @pytest.mark.parametrize("kept", KEPT)
@@ -49,8 +49,8 @@ def test_a_folder_begun_with_nobody_knows_which_config_is_refused(tmp_path, kept
 
 def test_a_run_that_was_refused_before_it_made_anything_can_be_mended(tmp_path):
     folder = WorkFolder(tmp_path)
-    claim(folder, read_config("flags_mmagent_r2_grpo", {"rl.steps": 20}))
-    mended = read_config("flags_mmagent_r2_grpo", {"rl.steps": 21})
+    claim(folder, read_config("flags_mmagent_r2_grpo", {"rl.steps": 40}))
+    mended = read_config("flags_mmagent_r2_grpo", {"rl.steps": 41})
     claim(folder, mended)
     assert saved_config(folder.config) == mended
 
