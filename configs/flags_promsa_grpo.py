@@ -1,10 +1,7 @@
-"""ProMSA with GRPO on the flags benchmark.
+"""ProMSA with GRPO on the flags benchmark, from the shipped cold start.
 
-    jaxagent train --config flags_promsa_cold_start --workdir work/flags_promsa_cold_start
-    jaxagent train --config flags_promsa_grpo --workdir work/flags_promsa_grpo \\
-        --config.model.folder=work/flags_promsa_cold_start/trained
+    jaxagent train --config flags_promsa_grpo --workdir work/flags_promsa_grpo
 
-The first command makes a policy that knows ProMSA's wire form; the shipped one knows MMAgent-R2's.
 At most six minutes of training on two CPU cores.
 """
 
@@ -14,11 +11,12 @@ from configs import base
 def get_config():
     c = base.get_config()
     c.method.name = "promsa"
-    c.model.folder = "shipped/mmagent_r2"
     c.algorithm.name = "grpo"
+    c.rl.steps = 40
     c.rl.minutes = 6.0
     c.evaluation.splits = ("train", "unseen_question", "unseen_entity")
     c.evaluation.questions = 600
+    c.evaluation.train_temperature = 1.0
     return c
 
 
