@@ -201,6 +201,18 @@ def shipped_methods() -> list[str]:
     return [method for method in METHODS if shipped_folder(method).is_dir()]
 
 
+def family_questions(config: ConfigDict, world: World) -> list[Question]:
+    """The training questions of the config's families."""
+    found = world.questions("train", families=config.data.families)
+    if not found:
+        raise UserError(
+            f"The benchmark has no training question of config.data.families "
+            f"{config.data.families}. Name another family, or build one that has them "
+            "(data.flags.families)."
+        )
+    return found
+
+
 def training_questions(
     config: ConfigDict, world: World, progress: Progress = silent
 ) -> list[Question]:
@@ -208,12 +220,7 @@ def training_questions(
 
     Where the method says so, only those whose entities its searches can bring.
     """
-    found = world.questions("train", families=config.data.families)
-    if not found:
-        raise UserError(
-            f"The benchmark has no training question of config.data.families "
-            f"{config.data.families}. Give other families."
-        )
+    found = family_questions(config, world)
     if config.data.questions and config.data.questions < len(found):
         drawn = np.random.default_rng(config.seed).permutation(len(found))[: config.data.questions]
         found = [found[at] for at in sorted(drawn)]

@@ -129,7 +129,7 @@ def glances(
 def _stage(config: ConfigDict, world: build.World, policy: Policy) -> Stage:
     flags, entities = world.benchmark.config, world.benchmark.entities
     return Stage(
-        questions=world.questions("train", families=config.data.families),
+        questions=build.family_questions(config, world),
         views=lambda entity: entity_views(entity, "train", flags),
         policy=policy,
         settings=build.settings(config),

@@ -75,13 +75,6 @@ class Stage:
     hidden: frozenset[str]
     """Entities whose images never appear: those that training does not ask about."""
 
-    def __post_init__(self):
-        if not self.questions:
-            raise TraceError(
-                "The benchmark has no training question of the families in data.families. Name "
-                "another family, or build one that has them (data.flags.families)."
-            )
-
     @cached_property
     def single(self) -> Sequence[Question]:
         """The questions about one fact of one image; all where there is none."""

@@ -312,12 +312,12 @@ def test_what_does_not_fit_a_training_is_the_users_to_mend(
     assert f"{error} Its micro-batches are kept." in message
 
 
-def test_traces_of_no_question_are_refused(capsys, work, tmp_path, monkeypatch):
+@pytest.mark.parametrize("changes", [["rl.steps=0", "sft.steps=1"], ["rl.steps=1"]])
+def test_a_training_on_no_question_is_refused(capsys, work, tmp_path, monkeypatch, changes):
     monkeypatch.setattr(build.World, "questions", lambda *_, **__: [])
-    flags = ("evaluation.when=()", "rl.steps=0", "sft.steps=1")
-    words = [*agent_flags(work), *(f"--config.{one}" for one in flags)]
-    message = refused(capsys, "train", "--workdir", str(tmp_path), *words)
-    assert "no training question of the families in data.families" in message
+    flags = [f"--config.{one}" for one in ("evaluation.when=()", *changes)]
+    message = refused(capsys, "train", "--workdir", str(tmp_path), *agent_flags(work), *flags)
+    assert "no training question of config.data.families ('single'" in message
 
 
 @pytest.mark.parametrize("changes", [["rl.steps=0", "sft.steps=1"], ["rl.steps=1"]])
