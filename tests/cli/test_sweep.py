@@ -91,13 +91,13 @@ def test_rows_that_are_in_the_file_are_not_run_again_by_name_or_path(capsys, tmp
 
 def test_a_row_that_was_run_with_other_fields_is_refused(capsys, tmp_path, ran):
     results = tmp_path / "r.jsonl"
-    fields = ["--config.rollout.rows=8", "--config.optimizer.learning_rate=2e-4"]
+    fields = ["--config.rollout.rows=8", "--config.optimizer.learning_rate=3e-4"]
     assert main([*words(tmp_path, results), *fields]) == 0
     ran.clear()
-    same = ["--config.rollout.rows=(8,)", "--config.optimizer.learning_rate=0.0002"]
+    same = ["--config.rollout.rows=(8,)", "--config.optimizer.learning_rate=0.0003"]
     assert main([*words(tmp_path, results), *same]) == 0
     message = refused(capsys, words(tmp_path, results))
-    assert "holds the row grpo-0 with other fields (optimizer.learning_rate was 0.0002" in message
+    assert "holds the row grpo-0 with other fields (optimizer.learning_rate was 0.0003" in message
     assert ran == []
 
 
