@@ -154,7 +154,7 @@ def checked_agent(config: ConfigDict) -> ConfigDict:
     model = record(ModelConfig, config, "model")
     record(PolicySizes, config, "model.sizes")
     if model.folder != "new":
-        with told(ValueError, OSError):
+        with told():
             open_policy(build.policy_folder(model.folder, config.method.name))
     record(RolloutConfig, config, "rollout")
     evaluation = record(EvaluationConfig, config, "evaluation")

@@ -28,7 +28,7 @@ from jaxagent.rollout.config import RolloutConfig
 from jaxagent.training.demonstrations import Demonstrations, Stage, demonstrations, looks
 from jaxagent.training.warm_start import WarmStart, levelled, warm_start_pairs, warm_started
 from jaxagent.types import Progress, Trajectory
-from jaxagent.weights.folder import write_policy
+from jaxagent.weights.folder import is_whole, write_policy
 
 logger = logging.getLogger(__name__)
 TAGS = tuple(
@@ -52,7 +52,7 @@ def new_policy(
 ) -> Path:
     """The folder of a new policy whose vision tower is warm; made once in a work folder."""
     path = folder.policy
-    if (path / "model.safetensors").exists():
+    if is_whole(path):
         return path
     draft = folder.root / "policy.draft"
     sizes = record(PolicySizes, config, "model.sizes")
