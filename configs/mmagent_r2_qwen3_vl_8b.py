@@ -24,9 +24,10 @@ def get_config():
     c.algorithm.name = "grpo"
     c.rl.questions = 1024
     c.rollout.context = 16384
-    # GiB on each of four devices: 25 of parameters and AdamW's moments, 16 of the parameters that
-    # sample, in bfloat16, and 2.25 a slot (36 layers, 2 x 8 heads, 128 numbers a token): 50 with
-    # four slots. Evaluations sample in float32: 33, and 4.5 a slot. A v5p chip has 95, a GPU 80.
+    # GiB on each of four devices: 25 of parameters and AdamW's moments, 5 of its parts of the
+    # parameters in bfloat16, 16 of the whole, which sample, and 2.25 a slot (36 layers, 2 x 8
+    # heads, 128 numbers a token): 55 with four slots. Evaluations sample in float32, before and
+    # after training: 33, and 4.5 a slot. A v5p chip has 95, a GPU 80.
     c.rollout.replicas, c.rollout.slots, c.rollout.rows = 4, 16, (4,)
     c.rollout.kernel = "batch"
     c.optimizer.learning_rate = 1e-6

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "jaxagent"
 STACK = (
-    ("types", "trees", "json_lines", "suggestions"),
+    ("types", "trees", "json_lines", "suggestions", "bounds"),
     ("sharding",),
     ("models",),
     ("weights",),

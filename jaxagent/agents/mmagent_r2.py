@@ -49,6 +49,7 @@ from jaxagent.agents.wire import (
     only_block,
     query_text,
 )
+from jaxagent.bounds import at_least, check_numbers, check_words
 from jaxagent.retrieval.names import REJECT, normal_name
 from jaxagent.types import Candidate, Dialogue, Part, Passage, Turn
 
@@ -85,19 +86,16 @@ class MMAgentR2:
     """Tokens of one turn (ours)."""
 
     def __post_init__(self):
-        words = {
-            "variant": ("both", "rerank_only", "neither"),
-            "prompt": ("full", "short"),
-            "choice": tuple(CHOICES),
-        }
-        for field, allowed in words.items():
-            if (value := getattr(self, field)) not in allowed:
-                raise ValueError(f"{NAME}.{field} is {value!r}; it is one of {', '.join(allowed)}.")
-        for field in ("batch_size", "passages_per_query", "max_queries", "max_turns", "max_tokens"):
-            if (value := getattr(self, field)) < 1:
-                raise ValueError(f"{NAME}.{field} is {value}; it must be at least 1.")
-        if self.rej_max < 0:
-            raise ValueError(f"{NAME}.rej_max is {self.rej_max}; it must be 0 or more.")
+        check_words(
+            self,
+            NAME,
+            variant=("both", "rerank_only", "neither"),
+            prompt=("full", "short"),
+            choice=CHOICES,
+        )
+        sizes = ("batch_size", "passages_per_query", "max_queries", "max_turns", "max_tokens")
+        check_numbers(self, NAME, at_least(1), *sizes)
+        check_numbers(self, NAME, at_least(0), "rej_max")
 
     @property
     def candidates_per_batch(self) -> int:

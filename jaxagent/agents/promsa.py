@@ -51,6 +51,7 @@ from jaxagent.agents.wire import (
     only_block,
     query_text,
 )
+from jaxagent.bounds import at_least, check_numbers, check_words
 from jaxagent.types import Candidate, Dialogue, Passage, Turn
 
 NAME = "promsa"
@@ -86,20 +87,16 @@ class ProMSA:
     """Whether a step without `<thinking>` loses the format reward (in the release it does not)."""
 
     def __post_init__(self):
-        words = {
-            "prompt": ("full", "short"),
-            "arguments": ("plain", "paper"),
-            "thinking": ("free", "required"),
-        }
-        for field, allowed in words.items():
-            if (value := getattr(self, field)) not in allowed:
-                raise ValueError(f"{NAME}.{field} is {value!r}; it is one of {', '.join(allowed)}.")
-        for field in ("pages_per_call", "passages_per_call", "max_turns", "max_tokens"):
-            if (value := getattr(self, field)) < 1:
-                raise ValueError(f"{NAME}.{field} is {value}; it must be at least 1.")
-        for field in ("image_calls", "text_calls"):
-            if (value := getattr(self, field)) < 0:
-                raise ValueError(f"{NAME}.{field} is {value}; it must be 0 or more.")
+        check_words(
+            self,
+            NAME,
+            prompt=("full", "short"),
+            arguments=("plain", "paper"),
+            thinking=("free", "required"),
+        )
+        sizes = ("pages_per_call", "passages_per_call", "max_turns", "max_tokens")
+        check_numbers(self, NAME, at_least(1), *sizes)
+        check_numbers(self, NAME, at_least(0), "image_calls", "text_calls")
         if self.image_tool == self.text_tool:
             raise ValueError(f"Both tools are called {self.image_tool!r}. Give each its own name.")
 

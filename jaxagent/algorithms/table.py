@@ -119,11 +119,11 @@ def algorithm(
                 "Choose tn_gspo, or leave the horizon empty."
             )
         if min(horizon.values()) < 0:
-            raise ValueError(f"algorithm.horizon is {dict(horizon)}; all must be 0 or more.")
+            raise ValueError(f"algorithm.horizon is {dict(horizon)}; all must be at least 0.")
         row = replace(row, log_ratio=partial(row.log_ratio, **horizon))
     if clip is not None:
         if min(clip) < 0:
-            raise ValueError(f"algorithm.clip is {clip}; both must be 0 or more.")
+            raise ValueError(f"algorithm.clip is {clip}; both must be at least 0.")
         row = replace(row, clip=Clip(*clip))
     if advantage is not None:
         row = replace(row, advantage=choice("advantage", advantage, ADVANTAGES))

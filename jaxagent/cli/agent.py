@@ -98,6 +98,7 @@ class Agent:
     def sampler(self, params: Params, temperature: float) -> Sampler:
         """Dialogues for the questions of an evaluation."""
         engine = self.engine(sampling=Sampling(temperature=temperature))
+        params = engine.placed(params)  # once for all questions
 
         def sample(questions: Sequence[Question]) -> list[list[Trajectory]]:
             with told(*ROLLOUT_ERRORS):

@@ -81,7 +81,8 @@ class World:
 
     def questions(self, split: Split, *, families: Sequence[str]) -> list[Question]:
         """A split's questions of these families, in the data set's order."""
-        found = read_questions(self.benchmark.folder, split)
+        with told():
+            found = read_questions(self.benchmark.folder, split)
         return [question for question in found if question.family in families]
 
     @property
@@ -167,7 +168,7 @@ def tools(config: ConfigDict, base: KnowledgeBase) -> Tools:
 
 
 def policy(config: ConfigDict, *, folder: Path | None = None) -> LoadedPolicy:
-    """The config's policy in float32, or the one in `folder`."""
+    """The config's policy, or the one in `folder`; its parameters in float32, on the host."""
     with told():
         loaded = load_policy(folder or policy_folder(config.model.folder, config.method.name))
     model = replace(loaded.policy.model, remat=config.model.remat)

@@ -3,6 +3,7 @@
     policy's folder, or a new one ─► before ─► SFT ─► RL ─► after ─► trained/ (Hugging Face)
 
 A stage whose result lies in the folder is not run again, so the same command goes on after a stop.
+Between stages parameters are on the host: devices hold only what a stage places there.
 """
 
 from collections.abc import Callable, Iterator
@@ -72,12 +73,7 @@ def trained(agent: Agent, params: Params, folder: WorkFolder, bars: Bars) -> Tra
     """The whole run that the agent's config asks for."""
     config = agent.config
     before = evaluated_once(agent, params, folder, "before", bars)
-    learning = Learning(agent, folder, bars)
-    if config.sft.steps:
-        params = learning.supervised(params)
-    if config.rl.steps:
-        params = learning.optimised(params)
-    params = rounded(params, config.model.saved_dtype)
+    params = rounded(learned(agent, params, folder, bars), config.model.saved_dtype)
     after = evaluated_once(agent, params, folder, "after", bars)
     if config.sft.steps or config.rl.steps:
         write_policy(
@@ -90,6 +86,16 @@ def trained(agent: Agent, params: Params, folder: WorkFolder, bars: Bars) -> Tra
     with told():
         scalars = read_scalars(folder.metrics)
     return Trained(params=params, before=before, after=after, scalars=scalars)
+
+
+def learned(agent: Agent, params: Params, folder: WorkFolder, bars: Bars) -> Params:
+    """The parameters after the training that the agent's config asks for."""
+    learning = Learning(agent, folder, bars)
+    if agent.config.sft.steps:
+        params = learning.supervised(params)
+    if agent.config.rl.steps:
+        params = learning.optimised(params)
+    return params
 
 
 def rounded(params: Params, dtype: str) -> Params:
@@ -250,7 +256,7 @@ class Learning:
         )
 
     def params(self, finished: Finished) -> Params:
-        """The whole tree; a run that was told to stop ends here, saved."""
+        """The whole tree, on the host; a run that was told to stop ends here, saved."""
         if finished.reason == "SIGTERM":
             raise UserError("Told to stop; the last step is saved and the same command resumes.")
-        return merged(finished.learner.params, finished.learner.frozen)
+        return jax.device_get(merged(finished.learner.params, finished.learner.frozen))

@@ -15,6 +15,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,7 +148,7 @@ def open_benchmark(folder: Path) -> Benchmark:
 
     Raises:
         FileNotFoundError: there is none, or its build was stopped.
-        ValueError: its header is broken.
+        ValueError: its header is broken, or a file of its data set.
     """
     folder = Path(folder)
     if not (folder / HEADER).exists():
@@ -166,11 +167,13 @@ def open_benchmark(folder: Path) -> Benchmark:
     except (KeyError, TypeError) as error:
         how = f"has a config or entities of another form ({error})"
         raise _broken(folder / HEADER, how) from error
+    with _data(folder) as data:
+        texts = tuple(flags.read_passages(data))
     return Benchmark(
         folder=folder,
         config=config,
         entities=entities,
-        passages=tuple(flags.read_passages(folder / DATA)),
+        passages=texts,
         same_flag=header["same_flag"],
         undrawn=tuple(header["undrawn"]),
         unreadable=tuple(header["unreadable"]),
@@ -183,9 +186,10 @@ def read_questions(folder: Path, split: str) -> list[Question]:
 
     Raises:
         FileNotFoundError: `folder` holds no whole benchmark.
-        ValueError: there is no such split, or it is empty.
+        ValueError: there is no such split, or it is empty, or its file is broken.
     """
-    return flags.read_questions(Path(folder) / DATA, split)
+    with _data(Path(folder)) as data:
+        return flags.read_questions(data, split)
 
 
 def benchmark_texts(folder: Path) -> Iterator[str]:
@@ -237,6 +241,17 @@ def _read_header(file: Path) -> dict:
     if not isinstance(header, dict):
         raise _broken(file, "is no JSON object")
     return header
+
+
+@contextmanager
+def _data(folder: Path) -> Iterator[Path]:
+    """A benchmark's data set; where a file of it is torn or gone, the error says what to do."""
+    try:
+        yield folder / DATA
+    except (OSError, RuntimeError) as error:
+        if not (folder / HEADER).exists():
+            raise
+        raise _broken(folder / DATA, f"holds a file that cannot be read ({error})") from error
 
 
 def _broken(file: Path, how: str) -> ValueError:

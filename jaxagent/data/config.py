@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from jaxagent.bounds import at_least, check_numbers
 from jaxagent.data.drawings import ARTISTS
 from jaxagent.data.views import LEVELS
 from jaxagent.suggestions import did_you_mean
@@ -85,17 +86,14 @@ class FlagsConfig:
                 f"base. Choose two of {', '.join(ARTISTS)}."
             )
         check_views(self.views, "data.flags.views")
-        if self.max_words < 1:
-            raise ValueError(f"data.flags.max_words is {self.max_words}; it must be at least 1.")
-        for name in ("val_entities", "test_entities", "seed"):
-            if (value := getattr(self, name)) < 0:
-                raise ValueError(f"data.flags.{name} is {value}; it must be 0 or more.")
+        check_numbers(self, "data.flags", at_least(1), "max_words")
+        check_numbers(self, "data.flags", at_least(0), "val_entities", "test_entities", "seed")
         if min(self.pairs) < 0:
-            raise ValueError(f"data.flags.pairs is {self.pairs}; both must be 0 or more.")
+            raise ValueError(f"data.flags.pairs is {self.pairs}; both must be at least 0.")
         if min(self.val_facts, self.test_facts) < 0 or self.val_facts + self.test_facts >= 1:
             raise ValueError(
                 f"data.flags.val_facts and test_facts are {self.val_facts} and {self.test_facts}; "
-                "both must be 0 or more, and sum to less than 1: the rest is trained on."
+                "both must be at least 0, and sum to less than 1: the rest is trained on."
             )
         for artist, level, share in self.mix:
             if level not in LEVELS or artist not in ARTISTS or share <= 0:

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 from tokenizers import Tokenizer
 
+from jaxagent.bounds import POSITIVE, check_numbers
 from jaxagent.data.induction import with_induction
 from jaxagent.data.tokenizer import trained_tokenizer, write_tokenizer
 from jaxagent.models.config import Qwen3VLConfig
@@ -49,8 +50,7 @@ class PolicySizes:
                 f"model.sizes has {self.heads} heads and {self.kv_heads} key heads; the heads must "
                 "be a multiple of the key heads."
             )
-        if not self.rope_theta > 0:
-            raise ValueError(f"model.sizes.rope_theta is {self.rope_theta}; it must be above 0.")
+        check_numbers(self, "model.sizes", POSITIVE, "rope_theta")
 
 
 def make_policy_folder(

@@ -89,7 +89,7 @@ class Embedding(nnx.Module):
         self.table = parameter((rows, width), std=width**-0.5)
 
     def __call__(self, ids: Int[Array, "*b"]) -> Float[Array, "*b d"]:
-        return self.table[...].at[ids].get(mode="clip")
+        return jnp.take(self.table[...], ids, axis=0, mode="clip")
 
 
 class GatedMLP(nnx.Module):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from jaxagent.bounds import POSITIVE, SHARE, at_least, check_numbers
 from jaxagent.models.qwen3_vl import CacheKernel
 from jaxagent.retrieval.ladders import rung
 from jaxagent.rollout.sampling import Sampling
@@ -53,16 +54,11 @@ class RolloutConfig:
                 raise ValueError(
                     f"rollout.{name} is {ladder}; it must hold ascending sizes of at least 1."
                 )
-        least = dict.fromkeys(("context", "slots", "replicas", "span_step"), 1)
-        for name, low in (least | {"tool_retries": 0, "feature_bytes": 0}).items():
-            if (value := getattr(self, name)) < low:
-                raise ValueError(f"rollout.{name} is {value}; it must be at least {low}.")
-        if not self.tool_seconds > 0:
-            raise ValueError(f"rollout.tool_seconds is {self.tool_seconds}; it must be above 0.")
-        if not 0 <= self.max_failure_rate <= 1:
-            raise ValueError(
-                f"rollout.max_failure_rate is {self.max_failure_rate}; it is a share from 0 to 1."
-            )
+        sizes = ("context", "slots", "replicas", "span_step")
+        check_numbers(self, "rollout", at_least(1), *sizes)
+        check_numbers(self, "rollout", at_least(0), "tool_retries", "feature_bytes")
+        check_numbers(self, "rollout", POSITIVE, "tool_seconds")
+        check_numbers(self, "rollout", SHARE, "max_failure_rate")
         if self.slots % self.replicas:
             raise ValueError(
                 f"rollout.slots is {self.slots}; it must be a multiple of {self.replicas} replicas."

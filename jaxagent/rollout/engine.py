@@ -80,7 +80,7 @@ class Engine:
         """
         compiled = num_compilations()
         weights = Weights(
-            params=jax.device_put(params, NamedSharding(self.mesh, P())),
+            params=self.placed(params),
             version=version,
             vision_version=version if vision_version is None else vision_version,
         )
@@ -105,6 +105,10 @@ class Engine:
         self._cache = generator.cache
         rollout.metrics["compilations"] = num_compilations() - compiled
         return rollout
+
+    def placed(self, params: Params) -> Params:
+        """The parameters on every replica's device; those that are there stay where they are."""
+        return jax.device_put(params, NamedSharding(self.mesh, P()))
 
     def _taken_cache(self, params: Params) -> KVCache:
         """The cache of the last run, or a new one: it is donated, so a failed run leaves none."""

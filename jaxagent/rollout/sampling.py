@@ -22,6 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
+from jaxagent.bounds import POSITIVE, SHARE, at_least, check_numbers
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
@@ -40,10 +42,9 @@ class Sampling:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, "at least 0", self.temperature >= 0)
-        _check("top_k", self.top_k, "at least 0", self.top_k >= 0)
-        _check("top_p", self.top_p, "above 0 and at most 1", 0 < self.top_p <= 1)
-        _check("min_p", self.min_p, "from 0 to 1", 0 <= self.min_p <= 1)
+        check_numbers(self, "sampling", at_least(0), "temperature", "top_k")
+        check_numbers(self, "sampling", POSITIVE, "top_p")
+        check_numbers(self, "sampling", SHARE, "top_p", "min_p")
 
     @property
     def greedy(self) -> bool:
@@ -141,8 +142,3 @@ def _kept(scaled: Float[Array, "b v"], enough) -> Float[Array, "b v"]:
 
     low, _ = jax.lax.fori_loop(0, 32, halved, (low, high))
     return jnp.where(ranks >= low[:, None], scaled, -jnp.inf)
-
-
-def _check(name: str, value: float | int, allowed: str, holds: bool) -> None:
-    if not holds:
-        raise ValueError(f"sampling.{name} is {value}; it must be {allowed}.")

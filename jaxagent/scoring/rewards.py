@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jaxagent.agents import mmagent_r2
+from jaxagent.bounds import at_least, check_numbers
 from jaxagent.scoring.infoseek import guarded_score
 from jaxagent.types import Score, Trajectory
 
@@ -27,12 +28,6 @@ def _score(terms: dict[str, float]) -> Score:
     return Score(total=sum(terms.values()), terms=terms)
 
 
-def _check_weights(reward: object, names: Sequence[str]) -> None:
-    for name in names:
-        if (value := getattr(reward, name)) < 0:
-            raise ValueError(f"{type(reward).__name__}.{name} is {value}; it must be 0 or more.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class MMAgentR2Reward:
     """Terms `outcome`, `format`, `verification`; `reject` is the paper's delta."""
@@ -43,7 +38,7 @@ class MMAgentR2Reward:
     nothing)."""
 
     def __post_init__(self):
-        _check_weights(self, ("reject", "format"))
+        check_numbers(self, "MMAgentR2Reward", at_least(0), "reject", "format")
 
     def __call__(self, trajectory: Trajectory) -> Score:
         dialogue = trajectory.dialogue
@@ -85,9 +80,8 @@ class ProMSAReward:
     """H_max: the calls at which the cost is full (the release: 7)."""
 
     def __post_init__(self):
-        _check_weights(self, ("format", "cost"))
-        if self.max_calls < 1:
-            raise ValueError(f"ProMSAReward.max_calls is {self.max_calls}; it must be at least 1.")
+        check_numbers(self, "ProMSAReward", at_least(0), "format", "cost")
+        check_numbers(self, "ProMSAReward", at_least(1), "max_calls")
 
     def __call__(self, trajectory: Trajectory) -> Score:
         dialogue = trajectory.dialogue

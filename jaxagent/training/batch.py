@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int
 from jaxagent.algorithms.aggregations import Counts, counts
 from jaxagent.algorithms.log_ratios import Samples
 from jaxagent.algorithms.losses import Targets
+from jaxagent.bounds import at_least, check_numbers
 from jaxagent.models.decoder import ImageFeatures
 from jaxagent.models.qwen3_vl import Grid
 from jaxagent.models.rope import num_image_tokens, position_ids
@@ -105,9 +106,8 @@ class PackingConfig:
             raise ValueError(
                 f"packing.row_lengths is {lengths}; it must hold ascending lengths of at least 2."
             )
-        for name, least in {"call_tokens": 1, "image_tokens": 0}.items():
-            if (value := getattr(self, name)) < least:
-                raise ValueError(f"packing.{name} is {value}; it must be at least {least}.")
+        check_numbers(self, "packing", at_least(1), "call_tokens")
+        check_numbers(self, "packing", at_least(0), "image_tokens")
 
     def ladder(self) -> list[Shape]:
         """A rung for each length, half of whose tokens may be scored, and one where all may be."""

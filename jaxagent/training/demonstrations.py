@@ -13,6 +13,7 @@ import numpy as np
 from jaxagent.agents.mmagent_r2 import MMAgentR2
 from jaxagent.agents.promsa import ProMSA
 from jaxagent.agents.protocol import Method, Tools
+from jaxagent.bounds import SHARE, check_numbers
 from jaxagent.data.fiction import (
     TWISTS,
     Fiction,
@@ -49,9 +50,7 @@ class Demonstrations:
     seed: int
 
     def __post_init__(self):
-        for name in ("fiction", "reworded", "single"):
-            if not 0 <= (value := getattr(self, name)) <= 1:
-                raise ValueError(f"sft.{name} is {value}; it is a share from 0 to 1.")
+        check_numbers(self, "sft", SHARE, "fiction", "reworded", "single")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, UInt8
 
+from jaxagent.bounds import POSITIVE, at_least, check_numbers
 from jaxagent.data.benchmark import Benchmark
 from jaxagent.data.config import check_levels
 from jaxagent.data.views import LEVELS, FlagImages, view_key
@@ -56,17 +57,10 @@ class ImageEncoderConfig:
 
     def __post_init__(self):
         check_levels(self.levels, "image_encoder.levels")
-        for name in ("batch", "views", "out_width", "measured_views", "processes"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"image_encoder.{name} is {value}; it must be at least 1.")
-        if not self.learning_rate >= 0:
-            raise ValueError(
-                f"image_encoder.learning_rate is {self.learning_rate}; it must be at least 0."
-            )
-        if not self.temperature > 0:
-            raise ValueError(
-                f"image_encoder.temperature is {self.temperature}; it must be above 0."
-            )
+        sizes = ("batch", "views", "out_width", "measured_views", "processes")
+        check_numbers(self, "image_encoder", at_least(1), *sizes)
+        check_numbers(self, "image_encoder", at_least(0), "learning_rate")
+        check_numbers(self, "image_encoder", POSITIVE, "temperature")
         if not self.widths or min(self.widths) < 1:
             raise ValueError(
                 f"image_encoder.widths is {self.widths}; it must hold sizes of at least 1."

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
+from jaxagent.bounds import BELOW_1, POSITIVE, at_least, check_numbers
 from jaxagent.trees import Params, map_named
 
 NOT_DECAYED = r"(norm/scale|bias)$"
@@ -32,15 +33,9 @@ class OptimizerConfig:
     clip_norm: float = 1.0
 
     def __post_init__(self):
-        for name in ("warmup", "beta1", "beta2"):
-            if not 0 <= (value := getattr(self, name)) < 1:
-                raise ValueError(f"optimizer.{name} is {value}; it must be from 0 up to below 1.")
-        for name in ("learning_rate", "weight_decay"):
-            if not (value := getattr(self, name)) >= 0:
-                raise ValueError(f"optimizer.{name} is {value}; it must be at least 0.")
-        for name in ("epsilon", "clip_norm"):
-            if not (value := getattr(self, name)) > 0:
-                raise ValueError(f"optimizer.{name} is {value}; it must be above 0.")
+        check_numbers(self, "optimizer", BELOW_1, "warmup", "beta1", "beta2")
+        check_numbers(self, "optimizer", at_least(0), "learning_rate", "weight_decay")
+        check_numbers(self, "optimizer", POSITIVE, "epsilon", "clip_norm")
 
 
 def learning_rate(config: OptimizerConfig, num_updates: int) -> optax.Schedule:

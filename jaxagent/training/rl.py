@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from jaxagent.bounds import at_least, check_numbers
 from jaxagent.rollout.engine import Engine
 from jaxagent.rollout.loop import Rollout
 from jaxagent.rollout.sampling import Sampling
@@ -49,9 +50,7 @@ class RLConfig:
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("questions", "samples", "epochs", "minibatches"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"rl.{name} is {value}; it must be at least 1.")
+        check_numbers(self, "rl", at_least(1), "questions", "samples", "epochs", "minibatches")
         if self.minibatches > self.questions:
             raise ValueError(
                 f"rl.minibatches is {self.minibatches}, but a step has {self.questions} groups."

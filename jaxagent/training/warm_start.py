@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxagent.bounds import SHARE, at_least, check_numbers
 from jaxagent.data.config import check_levels, check_views
 from jaxagent.data.fiction import TWISTS, twisted_key
 from jaxagent.data.views import view_key
@@ -52,13 +53,8 @@ class WarmStart:
     def __post_init__(self):
         check_levels(self.levels, "warm_start.levels")
         check_views(self.views, "warm_start.views")
-        if not self.learning_rate >= 0:
-            raise ValueError(
-                f"warm_start.learning_rate is {self.learning_rate}; it must be at least 0."
-            )
-        for name in ("query_share", "twisted"):
-            if not 0 <= (value := getattr(self, name)) <= 1:
-                raise ValueError(f"warm_start.{name} is {value}; it is a share from 0 to 1.")
+        check_numbers(self, "warm_start", at_least(0), "learning_rate")
+        check_numbers(self, "warm_start", SHARE, "query_share", "twisted")
 
 
 def warm_start_pairs(
@@ -143,7 +139,7 @@ def levelled(
     nothing that a layer of the text tower writes at an image's token is seen.
     """
     features = model.encode_images(params, jnp.asarray(patches), grid)
-    table = params["text"]["embed"]["table"]
+    table = jnp.asarray(params["text"]["embed"]["table"])
     sizes = {"merger": _size(features.tokens), "deepstack_mergers": _size(features.deepstack)}
 
     def scaled(name: str, leaf: Array) -> Array:
@@ -171,6 +167,7 @@ def tower_vectors(
 ) -> dict[str, Float[np.ndarray, " e"]]:
     """Key -> unit vector of each image, for the tower used as a retriever."""
     encode = jax.jit(partial(embedded, model, grid))
+    params = params | {"vision": jax.device_put(params["vision"])}  # once for all batches
     keys = list(patches)
     vectors = {}
     for start in range(0, len(keys), batch):

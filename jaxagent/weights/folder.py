@@ -53,7 +53,7 @@ def is_whole(folder: str | Path) -> bool:
 def read_policy(
     folder: str | Path, *, dtype: DTypeLike = "float32", shardings: Params | None = None
 ) -> PolicyWeights:
-    """The config and the parameters of a folder, placed by `shardings` (None: the default device).
+    """The config and the parameters of a folder, placed by `shardings` (None: on the host).
 
     Raises ConfigError or WeightsError; missing, unknown and mis-shaped tensors come in one message.
     """
@@ -150,7 +150,7 @@ def _parameter(
     shape: tuple[int, ...],
     dtype: DTypeLike,
     sharding: Sharding | None,
-) -> jax.Array:
+) -> jax.Array | np.ndarray:
     layers = [row.imported(tensors[key]) for key in row.hf_keys()]
 
     def part(index: tuple[slice, ...]) -> np.ndarray:
@@ -159,5 +159,5 @@ def _parameter(
         return np.stack([np.asarray(layer[index[1:]], dtype) for layer in layers[index[0]]])
 
     if sharding is None:
-        return jax.numpy.asarray(part((slice(None),) * len(shape)))
+        return part((slice(None),) * len(shape))
     return jax.make_array_from_callback(shape, sharding, part)

@@ -285,7 +285,7 @@ def test_only_what_asks_for_retrieval_is_a_call():
     ("fields", "message"),
     [
         ({"batch_size": 0}, "mmagent_r2.batch_size is 0; it must be at least 1"),
-        ({"rej_max": -1}, "mmagent_r2.rej_max is -1; it must be 0 or more"),
+        ({"rej_max": -1}, "mmagent_r2.rej_max is -1; it must be at least 0"),
     ],
 )
 def test_a_bad_setting_is_refused(fields: dict, message: str):

@@ -234,7 +234,7 @@ def test_the_full_prompt_wraps_what_tools_return():
     ("fields", "message"),
     [
         ({"max_turns": 0}, "promsa.max_turns is 0; it must be at least 1"),
-        ({"text_calls": -1}, "promsa.text_calls is -1; it must be 0 or more"),
+        ({"text_calls": -1}, "promsa.text_calls is -1; it must be at least 0"),
         ({"image_tool": "a", "text_tool": "a"}, "Both tools are called 'a'"),
     ],
 )

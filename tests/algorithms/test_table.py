@@ -29,5 +29,5 @@ def test_a_horizon_needs_an_algorithm_that_has_one():
 
 @pytest.mark.parametrize("given", [{"clip": (0.2, -0.1)}, {"horizon": {"c": 0.1, "offset": -1}}])
 def test_a_number_below_0_is_refused(given):
-    with pytest.raises(ValueError, match="must be 0 or more"):
+    with pytest.raises(ValueError, match="must be at least 0"):
         algorithm("tn_gspo", **given)

@@ -53,7 +53,7 @@ def test_what_a_rollout_cannot_go_on_with_is_the_users_to_mend(kind):
     one = SimpleNamespace(
         config=read_config("flags_mmagent_r2_grpo", {}),
         world=SimpleNamespace(benchmark=SimpleNamespace(config=SimpleNamespace(seed=0))),
-        engine=lambda sampling: SimpleNamespace(run=run),
+        engine=lambda sampling: SimpleNamespace(run=run, placed=lambda params: params),
     )
     with pytest.raises(UserError, match="Mend it"):
         Agent.sampler(one, {}, 0.0)([question("train")])

@@ -5,6 +5,8 @@ import json
 import logging
 import shutil
 import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -176,6 +178,18 @@ def test_a_torn_header_or_draft_stops_a_build_in_its_folder(tmp_path):
             build_benchmark(folder, SMALL)
 
 
+@pytest.mark.parametrize("rows", ["questions", "passages"])
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda file: file.write_bytes(b"torn")])
+def test_a_data_file_that_is_gone_or_torn_is_named(benchmark, tmp_path, rows, spoil):
+    folder = shutil.copytree(benchmark.folder, tmp_path / "copy")
+    for file in (folder / "data" / "flags" / rows).rglob("*array_record*"):
+        spoil(file)
+    read = open_benchmark if rows == "passages" else partial(read_questions, split="train")
+    with pytest.raises(ValueError, match=f"Delete the folder {folder}") as caught:
+        read(folder)
+    assert f"{folder / 'data'} holds a file that cannot be read" in str(caught.value)
+
+
 def test_an_unknown_split_or_country_is_named(benchmark, tmp_path):
     with pytest.raises(ValueError, match="'test' is no split.*unseen_entity"):
         read_questions(benchmark.folder, "test")
@@ -213,10 +227,10 @@ def test_a_config_survives_its_json():
         ({"views": 0}, "views is 0; it must be 1 to 1000"),
         ({"views": 1001}, "views is 1001; it must be 1 to 1000"),
         ({"max_words": 0}, "max_words is 0; it must be at least 1"),
-        ({"val_entities": -1}, "val_entities is -1; it must be 0 or more"),
-        ({"test_entities": -3}, "test_entities is -3; it must be 0 or more"),
-        ({"pairs": (60, -1)}, r"pairs is \(60, -1\); both must be 0 or more"),
-        ({"val_facts": -0.1}, "are -0.1 and 0.16; both must be 0 or more"),
+        ({"val_entities": -1}, "val_entities is -1; it must be at least 0"),
+        ({"test_entities": -3}, "test_entities is -3; it must be at least 0"),
+        ({"pairs": (60, -1)}, r"pairs is \(60, -1\); both must be at least 0"),
+        ({"val_facts": -0.1}, "are -0.1 and 0.16; both must be at least 0"),
         ({"val_facts": 0.5, "test_facts": 0.5}, "sum to less than 1"),
     ],
 )

@@ -156,7 +156,7 @@ def test_scores_come_in_order():
     "make", [lambda: MMAgentR2Reward(reject=-1), lambda: ProMSAReward(cost=-1)]
 )
 def test_a_negative_weight_is_refused(make):
-    with pytest.raises(ValueError, match="must be 0 or more"):
+    with pytest.raises(ValueError, match="must be at least 0"):
         make()
 
 

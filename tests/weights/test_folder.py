@@ -48,6 +48,7 @@ def test_reading_undoes_writing(tmp_path, max_bytes):
     assert (tmp_path / "model.safetensors.index.json").exists() == (max_bytes < 2**30)
     config, again = read_policy(tmp_path)
     assert config == policy.model.config
+    assert {type(leaf) for leaf in jax.tree.leaves(again)} == {np.ndarray}  # no device holds them
     equal(again, params)
 
 
