@@ -203,7 +203,7 @@ def scoring() -> ConfigDict:
     c.promsa = ConfigDict()
     c.promsa.format = 0.5  # an answered dialogue without a fault
     c.promsa.cost = 0.5  # lambda: the cost of `max_calls` calls and more
-    c.promsa.max_calls = 6  # H_max (7 in the public release)
+    c.promsa.max_calls = 6  # H_max, both budgets of method.promsa together (7 in the release)
     return c
 
 
@@ -288,8 +288,8 @@ def sft() -> ConfigDict:
     c.traces = 4000  # demonstrations asked for; a share is left out as not usable
     c.fiction = 0.9  # share of single-hop traces told in a fictional world
     c.reworded = 1.0  # share of those that ask in words that mean nothing
-    c.single = 0.9  # share of single-hop questions
-    c.max_tokens = 384  # longer traces are left out
+    c.single = 0.8  # share of single-hop questions
+    c.max_tokens = 640  # longer traces are left out; the longest are of two images
     return c
 
 

@@ -19,8 +19,6 @@ def get_config():
     c.sft.steps = 960
     c.sft.look_steps = 600
     c.sft.traces = 12_000
-    c.sft.single = 0.8
-    c.sft.max_tokens = 640  # the longest are of two images
     c.packing.chunk = 32
     c.rl.steps = 0
     c.checkpoint.every = 100

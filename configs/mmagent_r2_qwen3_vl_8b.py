@@ -15,8 +15,8 @@ from configs import base
 
 def get_config():
     c = base.get_config()
-    c.model.folder = "Qwen3-VL-8B-Instruct"
-    c.model.dtype = "bfloat16"
+    c.model.folder, c.model.dtype = "Qwen3-VL-8B-Instruct", "bfloat16"
+    c.data.image_side = 448
     c.method.name = "mmagent_r2"
     c.method.mmagent_r2.prompt = "full"
     c.method.mmagent_r2.choice = "name"

@@ -17,6 +17,7 @@ def get_config():
     c = base.get_config()
     c.model.folder = "Qwen3-VL-8B-Instruct"
     c.model.dtype = "bfloat16"
+    c.data.image_side = 448
     c.method.name = "promsa"
     c.method.promsa.prompt = "full"
     c.method.promsa.max_tokens = 4096

@@ -28,6 +28,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxagent.agents import mmagent_r2
+from jaxagent.agents.protocol import with_images
 from jaxagent.json_lines import read_lines, write_lines
 from jaxagent.retrieval.knowledge_base import KnowledgeBase
 from jaxagent.retrieval.search import entity_ranks, search_images
@@ -230,9 +231,9 @@ def dialogue_row(
 def turn_rows(dialogue: Dialogue, *, correct: bool) -> list[dict]:
     """The turns with a verdict on each decision: a rerank, a rejection or the answer."""
     rows, number, right = [], 0, verified(dialogue)
-    for turn in dialogue.turns:
+    for turn, image in with_images(dialogue):
         if turn.author == "environment":
-            rows.append(environment_row(turn, dialogue.question))
+            rows.append(environment_row(turn, dialogue.question, image))
             continue
         number += 1
         decision = {"kind": action_words(turn), "right": right.get(number)}
@@ -258,14 +259,14 @@ def action_words(turn: Turn) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", " ", type(turn.action).__name__).lower()
 
 
-def environment_row(turn: Turn, question: Question) -> dict:
-    """What came back; the true entity and the evidence are marked."""
+def environment_row(turn: Turn, question: Question, image: int) -> dict:
+    """What came back; the entity of that query image (from 0) and the evidence are marked."""
     candidates = [
         {
             "name": found.name,
             "image": found.image,
             "score": round(found.score, 4),
-            "right": found.entity in question.entities,
+            "right": found.entity == question.entities[image],
         }
         for found in turn.found
         if isinstance(found, Candidate)

@@ -147,6 +147,16 @@ def test_a_decision_is_held_against_the_image_that_was_searched():
     assert decided(MMAgentR2(), script, entities=("td", "ro"))[-1] == ("rerank", False)
 
 
+def test_a_candidate_is_right_when_it_shows_the_image_that_was_searched():
+    asked = dialogues.question("td", "ro")
+    script = [SECOND, SEARCH, ANSWER]
+    answer = dialogues.tools(("td", "ro"))
+    dialogue, _ = dialogues.play(method(MMAgentR2()), asked, script, answer=answer)
+    turns = row(dialogues.trajectory(dialogue))["turns"]
+    right = [[one["right"] for one in turn["candidates"]] for turn in turns if "parts" in turn]
+    assert [one for one in right if one] == [[False, True], [True, False]]
+
+
 def test_a_decision_is_held_against_the_last_batch_of_its_image():
     """Image 1's pool is spent when it is searched again; image 2's batch was shown since."""
     script = [SEARCH, SECOND, SEARCH, rerank("Land td"), REJECT]

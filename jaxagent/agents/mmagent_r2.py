@@ -18,7 +18,7 @@ Left out on purpose: precomputed candidates (the index is asked live, the served
 A method is one file, actions, prompts and rules together; hence its length.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -138,19 +138,6 @@ class Answer:
 
 
 Action = SearchImage | SearchText | Rerank | Reject | Answer
-
-
-def with_images(dialogue: Dialogue) -> Iterator[tuple[Turn, int]]:
-    """Every turn, and which query image (from 0) it is about: the last one that was searched.
-
-    A search of an image that is not there goes on with the one before.
-    """
-    image = 0
-    for turn in dialogue.turns:
-        action = turn.action
-        if isinstance(action, SearchImage) and 1 <= action.image <= len(dialogue.question.images):
-            image = action.image - 1
-        yield turn, image
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,7 +175,8 @@ def _call(config: ProMSA, body: str) -> Action | Malformed:
     call = json_object(body)
     if isinstance(call, Malformed):
         return Malformed(f"<tool_call> is {call.reason}")
-    name, arguments = call.get("name"), call.get("arguments") or {}
+    name, arguments = call.get("name"), call.get("arguments")
+    arguments = {} if arguments is None else arguments
     if name not in (config.image_tool, config.text_tool):
         return BadCall(f"the tools are {config.image_tool} and {config.text_tool}")
     own = "image" if name == config.image_tool else "query"

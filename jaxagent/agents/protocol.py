@@ -10,7 +10,7 @@ and scored without a model. It never raises on anything a policy wrote: text tha
 is answered with a one-line observation. Sampling, tokens, deadlines and retries are the engine's.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -167,6 +167,20 @@ def begin(question: Question) -> Dialogue:
 def with_turn(dialogue: Dialogue, turn: Turn) -> Dialogue:
     """The dialogue with one turn more."""
     return replace(dialogue, turns=(*dialogue.turns, turn))
+
+
+def with_images(dialogue: Dialogue) -> Iterator[tuple[Turn, int]]:
+    """Every turn, and which query image (from 0) it is about: the last one that was searched.
+
+    An action that searches an image has its number, from 1, as `image`; a search of one that is not
+    there goes on with the image before.
+    """
+    image = 0
+    for turn in dialogue.turns:
+        number = getattr(turn.action, "image", 0)
+        if 1 <= number <= len(dialogue.question.images):
+            image = number - 1
+        yield turn, image
 
 
 def finished(dialogue: Dialogue, answer: str | None) -> tuple[Dialogue, tuple[Request, ...]]:

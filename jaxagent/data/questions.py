@@ -14,6 +14,7 @@ two years.
 
 Splits. Entities are dealt to train, val and test. Validation and test entities make the "unseen
 entity" splits: training asks nothing about them, shows no view of them and bridges to none of them.
+Nor does validation bridge to a test entity; a test question may bridge to one of validation.
 A share of the training entities' FACTS makes the "unseen question" splits: a fact (country,
 relation) belongs to one split in whatever family it is asked, so that no answer is learnt in one
 form and asked in another; comparisons of facts of different splits are dropped. Each split but

@@ -136,11 +136,16 @@ def check_line(line: Mapping, where: str) -> None:
         )
 
 
-def groups(lines: Iterable[Mapping]) -> dict[tuple[str, str], list[Mapping]]:
-    """(experiment, row of its table) -> its runs, in the order of the file."""
+def groups(lines: Iterable[Mapping]) -> dict[tuple[str, ...], list[Mapping]]:
+    """(experiment, row of its table, other fields) -> its runs, in the order of the file.
+
+    Runs that began with other weights, or with a field changed besides the seed, are another row.
+    """
     found = defaultdict(list)
     for line in lines:
-        found[line["config"], row_name(line["name"])].append(line)
+        changes = sorted((k, repr(v)) for k, v in line["changes"].items() if k != "seed")
+        key = (line["config"], row_name(line["name"]), line["weights"], repr(changes))
+        found[key].append(line)
     return dict(found)
 
 
@@ -153,7 +158,7 @@ def row_name(run: str) -> str:
 def results_table(lines: Sequence[Mapping], split: str) -> Table:
     """One row for each group of seeds, on one split."""
     rows = []
-    for (_, name), runs in groups(line for line in lines if split in line["after"]).items():
+    for (_, name, *_), runs in groups(line for line in lines if split in line["after"]).items():
         steps, minutes = (float(np.mean([run[of] for run in runs])) for of in ("steps", "minutes"))
         cells: list[str | int | float | None] = [name, len(runs), round(steps), minutes]
         for metric in PAIRS:
@@ -171,7 +176,8 @@ def results_table(lines: Sequence[Mapping], split: str) -> Table:
         rows=rows,
         note=f"Before → after on {label(split)}, {', '.join(f'{n:.0f}' for n in sorted(counts))} "
         "dialogues a run, means over seeds. Steps and minutes are of training alone. "
-        "Changes are paired over questions and seeds; the interval is a bootstrap over entities. "
+        "Changes are paired over questions and seeds; the interval is a bootstrap over entities "
+        "(the first of a question), seeds averaged before. "
         "R@k is the retriever's alone; tower: the trained policy's vision tower reranking its 15; "
         "both of the first seed.",
     )

@@ -3,7 +3,7 @@
 A checkpoint holds trained parameters, optimiser, update counter, and as JSON how far the run is.
 Frozen parameters come from the policy's folder; their checksum is kept, so that another folder is
 noticed. A checkpoint that cannot be read is passed over with a message, and the one before it is
-taken.
+taken; where none can be read, nothing is trained over them.
 """
 
 import logging
@@ -30,7 +30,7 @@ class Restored(NamedTuple):
 
 
 class CheckpointError(ValueError):
-    """Checkpoints that belong to another run."""
+    """Checkpoints that belong to another run, or of which none can be read."""
 
 
 class Checkpoints:
@@ -56,10 +56,11 @@ class Checkpoints:
         """The newest readable checkpoint in the shapes and places of `learner`; None without one.
 
         Raises:
-            CheckpointError: it was saved beside other frozen parameters.
+            CheckpointError: it was saved beside other frozen parameters, or none is readable.
         """
+        reason, steps = "", sorted(self._manager.all_steps(), reverse=True)
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, _saved(learner))
-        for step in sorted(self._manager.all_steps(), reverse=True):
+        for step in steps:
             arguments = ocp.args.Composite(
                 learner=ocp.args.StandardRestore(target), record=ocp.args.JsonRestore()
             )
@@ -75,6 +76,11 @@ class Checkpoints:
                     "Give the policy folder that the run began with, or another work folder."
                 )
             return Restored(learner._replace(**found.learner), found.record["record"])
+        if steps:
+            raise CheckpointError(
+                f"No checkpoint in {self.folder} can be read ({reason}). Delete that folder to "
+                "train from the start, or name another work folder."
+            )
         return None
 
     def close(self) -> None:

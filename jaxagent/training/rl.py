@@ -191,10 +191,10 @@ def reward_scalars(scored: Scored) -> dict[str, float]:
             for name in sorted(terms)
         },
         "reward/groups_with_signal": float(np.mean(spread)),
-        "rollout/tokens": float(np.mean([len(one.ids) for one in dialogues])),
-        "rollout/written": float(np.mean([one.written.sum() for one in dialogues])),
-        "rollout/calls": float(np.mean([one.num_calls for one in dialogues])),
-        "rollout/truncated": float(np.mean([one.truncated for one in dialogues])),
+        "dialogue/tokens": float(np.mean([len(one.ids) for one in dialogues])),
+        "dialogue/written": float(np.mean([one.written.sum() for one in dialogues])),
+        "dialogue/calls": float(np.mean([one.num_calls for one in dialogues])),
+        "dialogue/truncated": float(np.mean([one.truncated for one in dialogues])),
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxagent.agents.mmagent_r2 import with_images
+from jaxagent.agents.protocol import with_images
 from jaxagent.models.rope import num_image_tokens
 from jaxagent.types import Candidate, ImageSpan, Trajectory
 

@@ -5,7 +5,8 @@
 A verdict is asked at the token after each candidate image (`samples.verdicts`): a target right
 where the comparison can be made. Without it a small policy stays at chance for hundreds of steps.
 Comparing is learnt more slowly than the rest, so the first updates may look at more traces beside
-their own, each only up to the first choice among candidates: for half of the tokens.
+their own, each only up to the first choice among candidates: for half of the tokens. What is looked
+at adds the same loss of its own.
 """
 
 from collections.abc import Callable, Sequence

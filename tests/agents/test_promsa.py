@@ -143,6 +143,8 @@ def test_a_tool_can_be_taken_away():
         (call('{"name": "image_search_tool", "arguments": {"image": 2}}'), "images are numb", 1),
         (call('{"name": "image_search_tool", "arguments": {"image": true}}'), "image is a n", 1),
         (call('{"name": "image_search_tool", "arguments": [1]}'), "image_search_tool takes", 1),
+        (call('{"name": "image_search_tool", "arguments": []}'), "image_search_tool takes", 1),
+        (call('{"name": "image_search_tool", "arguments": false}'), "image_search_tool takes", 1),
         (call('{"name": ["image_search_tool"], "arguments": {}}'), "the tools are", 1),
         (call('{"name": "image_search_tool", "arguments": {"top_k": 2}}'), "image_search_to", 1),
         (call("{}"), "the tools are", 1),

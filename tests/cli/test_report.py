@@ -13,9 +13,14 @@ from jaxagent.cli.costs import add_costs
 from jaxagent.cli.main import main
 from jaxagent.cli.pages import title
 from jaxagent.cli.quickstart import EXPERIMENT, USUAL
+from jaxagent.cli.report import readme_cold_start, readme_results
+from jaxagent.cli.sweep import weights_digest
 from jaxagent.evaluation import write_rows
 from jaxagent.json_lines import append_line, write_lines
+from jaxagent.report.results import read_results
 from tests.report.dialogue_rows import dialogue_row
+
+ROOT = Path(__file__).parents[2]
 
 
 def refused(capsys, *words: object) -> str:
@@ -196,6 +201,15 @@ def test_the_readme_tells_what_made_the_shipped_policies(shipped, tmp_path):
     assert text.count("900 steps of warm start in 1.5 minutes, then 1 updates of SFT") == 1
     assert "| val_unseen_entity | 1 | 100.0 | 100.0 | 100.0 | 100.0 | 0.50 |" in text
     assert "| val_unseen_entity | 1 | 100.0 | – | 100.0 | 100.0 | 0.50 |" in text
+
+
+def test_the_readme_holds_what_the_shipped_files_say():
+    text = (ROOT / "README.md").read_text()
+    results = ROOT / "tests" / "benchmarks" / "results.jsonl"
+    for name, made in (("results", readme_results(results)), ("cold-start", readme_cold_start())):
+        assert f"<!-- {name}:begin -->\n{made.strip()}\n<!-- {name}:end -->" in text
+    begun_with = {line["weights"] for line in read_results(results)}
+    assert begun_with == {weights_digest(read_config("flags_mmagent_r2_grpo", {}))}
 
 
 @pytest.mark.parametrize(

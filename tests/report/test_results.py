@@ -26,13 +26,18 @@ def rows(*accuracies: float, identified: bool | None = True) -> list[dict]:
 
 
 def line(
-    name: str, before: list[dict], after: list[dict], config: str = "flags_mmagent_r2_grpo"
+    name: str,
+    before: list[dict],
+    after: list[dict],
+    config: str = "flags_mmagent_r2_grpo",
+    weights: str = "1f",
+    **changes: object,
 ) -> dict:
     return result_line(
         name=name,
         config=config,
-        changes={"seed": 0},
-        weights="1f",
+        changes={"seed": 0, **changes},
+        weights=weights,
         seed=0,
         minutes=5.678,
         steps=5,
@@ -63,6 +68,12 @@ def test_the_table_has_one_row_for_each_group_of_seeds():
 
 def test_rows_of_one_name_in_two_experiments_stay_apart():
     runs = [line("grpo-0", [], rows(0)), line("grpo-0", [], rows(1), "flags_promsa_grpo")]
+    assert [row[:2] for row in results_table(runs, "unseen_entity").rows] == [["grpo", 1]] * 2
+
+
+@pytest.mark.parametrize("other", [{"weights": "2e"}, {"rl.steps": 7}])
+def test_seeds_of_other_weights_or_fields_stay_apart(other):
+    runs = [line("grpo-0", [], rows(0)), line("grpo-1", [], rows(1), **other)]
     assert [row[:2] for row in results_table(runs, "unseen_entity").rows] == [["grpo", 1]] * 2
 
 

@@ -116,6 +116,19 @@ def test_a_torn_checkpoint_is_passed_over_and_its_steps_are_done_again(tmp_path,
     assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4]
 
 
+def test_where_no_checkpoint_can_be_read_nothing_is_trained_over_them(tmp_path):
+    trained(tmp_path, steps=2)
+    for path in (tmp_path / "checkpoints" / "rl").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    before = rows(tmp_path)
+    with pytest.raises(
+        CheckpointError, match="No checkpoint in .* can be read .*Delete that folder"
+    ):
+        trained(tmp_path, steps=2)
+    assert rows(tmp_path) == before
+
+
 def test_a_finished_run_is_not_run_again(tmp_path):
     first = trained(tmp_path, steps=2)
     again = trained(tmp_path, steps=2)
