@@ -17,7 +17,7 @@ def get_config():
     c.method.name = "mmagent_r2"
     c.algorithm.name = "grpo"
     c.optimizer.learning_rate = 2e-4
-    c.rl.steps = 40
+    c.rl.steps = 30
     c.rl.minutes = MINUTES
     c.data.questions = 600
     c.evaluation.splits = ("train", "unseen_question", "unseen_entity")

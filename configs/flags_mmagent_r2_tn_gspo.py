@@ -14,7 +14,7 @@ def get_config():
     c = base.get_config()
     c.method.name = "mmagent_r2"
     c.algorithm.name = "tn_gspo"
-    c.rl.steps = 40
+    c.rl.steps = 30
     c.rl.minutes = 6.0
     c.data.questions = 600
     c.evaluation.splits = ("train", "unseen_question", "unseen_entity")

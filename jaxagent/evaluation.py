@@ -63,6 +63,8 @@ Towers = Callable[[Sequence[str]], Mapping[str, Float[np.ndarray, " e"]]]
 """Image keys to unit vectors."""
 POOL = 15
 """Entities of the retriever's pool in which ranks are looked for: the papers' K (1 + rej_max)."""
+VIEWS = {False: "clear_view", True: "ambiguous_view"}
+"""The group of a question by whether its image shows too little to tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +79,11 @@ class Protocol:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Figures of one policy: group -> metric -> value, over splits, families and kinds.
+    """Figures of one policy: group -> metric -> value, over splits, families, kinds and views.
 
     `overall["accuracy"]` is the harmonic mean of unseen question and unseen entity (InfoSeek), or
-    the mean where only one of them was asked. Figures over several splits, those of families and
-    kinds too, are of the rows `without_train`.
+    the mean where only one of them was asked. Figures over several splits, those of types
+    too, are of the rows `without_train`.
     """
 
     overall: Mapping[str, float]
@@ -286,7 +288,7 @@ def environment_row(turn: Turn, question: Question, image: int) -> dict:
 
 
 def summary(rows: Sequence[Row]) -> Summary:
-    """Figures over all splits and by split, family, kind and split x family.
+    """Figures over all splits and by split, family, kind, view and split x family.
 
     Raises:
         ValueError: there is no row.
@@ -299,7 +301,7 @@ def summary(rows: Sequence[Row]) -> Summary:
             groups[name].append(row)
     over_splits = without_train(rows)
     for row in over_splits:
-        for name in (row["family"], row["kind"]):
+        for name in (row["family"], row["kind"], VIEWS[row["ambiguous"]]):
             groups[name].append(row)
     return Summary(
         overall=metrics(over_splits) | {"accuracy": overall_accuracy(over_splits)},
@@ -329,9 +331,6 @@ def metrics(rows: Sequence[Row]) -> dict[str, float]:
         out["ident"] = mean(bool(row["identified"]) for row in rows)
     if any(row["tower"] is not None for row in rows):
         out["tower"] = mean(bool(row["tower"]) for row in rows)
-    clear = [row["accuracy"] for row in rows if not row["ambiguous"]]
-    if clear:
-        out["accuracy, clear views"] = mean(clear)
     for term in rows[0]["terms"]:
         out[f"reward {term}"] = mean(row["terms"][term] for row in rows)
     return out

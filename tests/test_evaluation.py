@@ -232,6 +232,12 @@ def test_overall_accuracy_is_the_harmonic_mean_over_splits():
     assert found.overall["reward outcome"] == 1.0
 
 
+def test_questions_whose_image_shows_too_little_are_reported_apart():
+    rows = [counted("unseen_entity", 1.0), counted("unseen_entity", 0.0) | {"ambiguous": True}]
+    groups = summary(rows).groups
+    assert [groups[name]["accuracy"] for name in ("clear_view", "ambiguous_view")] == [1.0, 0.0]
+
+
 def test_figures_over_several_splits_leave_training_questions_out():
     rows = [counted("unseen_entity", 0.0), counted("unseen_question", 1.0)]
     train = counted("train", 1.0) | {"rank": 1, "identified": False}

@@ -125,7 +125,7 @@ def percent(share: float) -> str:
 
 
 def tables(before: Sequence[Row], after: Sequence[Row]) -> list[Table]:
-    """Figures by split, by family and kind, and the change with its interval."""
+    """Figures by split, by type, and the change with its interval."""
     runs = {name: summary(rows) for name, rows in (("before", before), ("after", after)) if rows}
     out = [by_split(runs), by_type(runs)]
     if before and after:
@@ -186,7 +186,12 @@ def by_type(runs: Mapping[str, Summary]) -> Table:
         rows.append([label(group), counts, *accuracy])
     columns = ["questions", "dialogues", *(f"accuracy {name}" for name in runs)]
     note = "Percent" + ", without training questions" * leaves_train_out(all_splits(runs))
-    return Table(title="By family and kind of answer", columns=columns, rows=rows, note=f"{note}.")
+    return Table(
+        title="By family, kind of answer and view",
+        columns=columns,
+        rows=rows,
+        note=f"{note}. An ambiguous view keeps too little of its image.",
+    )
 
 
 def changes(before: Sequence[Row], after: Sequence[Row]) -> Table:

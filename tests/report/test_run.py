@@ -123,7 +123,7 @@ def test_the_tables_compare_both_evaluations():
 def test_one_evaluation_alone_has_no_change():
     assert [table.title for table in report(after=[]).tables] == [
         "By split",
-        "By family and kind of answer",
+        "By family, kind of answer and view",
     ]
 
 
