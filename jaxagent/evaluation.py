@@ -27,7 +27,6 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from jaxagent.agents import mmagent_r2
 from jaxagent.agents.protocol import with_images
 from jaxagent.json_lines import read_lines, write_lines
 from jaxagent.retrieval.knowledge_base import KnowledgeBase
@@ -39,6 +38,7 @@ from jaxagent.scoring.metrics import (
     entity_interval,
     identified,
     rejections,
+    verified,
 )
 from jaxagent.scoring.rewards import Reward, scores
 from jaxagent.types import (
@@ -244,16 +244,6 @@ def turn_rows(dialogue: Dialogue, *, correct: bool) -> list[dict]:
         row = {"author": "policy", "text": turn.text, "decision": decision}
         rows.append(row | ({"forced": True} if turn.forced else {}))
     return rows
-
-
-def verified(dialogue: Dialogue) -> dict[int, bool]:
-    """The policy's turns (from 1) that verified a batch, and whether they were right; those that
-    the method refused are not among them."""
-    state = dialogue.state
-    if not isinstance(state, mmagent_r2.State):
-        return {}
-    entities = dialogue.question.entities
-    return {one.turn: state.is_right(one, entities[one.image]) for one in state.verifications}
 
 
 def action_words(turn: Turn) -> str:

@@ -1,4 +1,4 @@
-"""Metrics of an evaluation: accuracy, identification, rejections, and intervals.
+"""Metrics of an evaluation: accuracy, identification, verdicts, rejections, and intervals.
 
 Questions about one entity are not independent, so an interval resamples entities:
 
@@ -42,6 +42,16 @@ def rejections(dialogue: Dialogue) -> int:
     if not isinstance(dialogue.state, mmagent_r2.State):
         return 0
     return sum(search.rejections for search in dialogue.state.images)
+
+
+def verified(dialogue: Dialogue) -> dict[int, bool]:
+    """The policy's turns (from 1) that verified a batch, and whether they were right; those that
+    the method refused are not among them."""
+    state = dialogue.state
+    if not isinstance(state, mmagent_r2.State):
+        return {}
+    entities = dialogue.question.entities
+    return {one.turn: state.is_right(one, entities[one.image]) for one in state.verifications}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -222,6 +222,13 @@ def micro_batch(
     return MicroBatch(empty, placed.arrays)
 
 
+def fill(batches: Sequence[MicroBatch]) -> dict[str, float]:
+    """How many tokens the micro-batches hold, and which share of their places is padding."""
+    tokens = sum(int(np.count_nonzero(batch.rows.segments)) for batch in batches)
+    places = sum(batch.rows.segments.size for batch in batches)
+    return {"tokens": float(tokens), "padding": 1 - tokens / max(places, 1)}
+
+
 class _Cursor(NamedTuple):
     token: int
     target: int

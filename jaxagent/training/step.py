@@ -32,7 +32,7 @@ from jaxagent.algorithms.table import Algorithm
 from jaxagent.models.decoder import ImageFeatures
 from jaxagent.models.qwen3_vl import Model
 from jaxagent.sharding import ROWS, Rules, param_shardings
-from jaxagent.training.batch import MicroBatch, PatchesByGrid, Rows
+from jaxagent.training.batch import MicroBatch, PatchesByGrid, Rows, fill
 from jaxagent.training.optimizer import Optimizer
 from jaxagent.training.target_scores import target_scores
 from jaxagent.trees import Params, flat, nested
@@ -379,13 +379,6 @@ def encoded(
     tokens = jnp.concatenate([part.tokens.reshape(1, -1, width) for part in parts], axis=1)
     deepstack = [part.deepstack.reshape(taps, 1, -1, width) for part in parts]
     return ImageFeatures(tokens, jnp.concatenate(deepstack, axis=2))
-
-
-def fill(batches: Sequence[MicroBatch]) -> dict[str, float]:
-    """How many tokens the micro-batches hold, and which share of their places is padding."""
-    tokens = sum(int(np.count_nonzero(batch.rows.segments)) for batch in batches)
-    places = sum(batch.rows.segments.size for batch in batches)
-    return {"tokens": float(tokens), "padding": 1 - tokens / max(places, 1)}
 
 
 def _no_sums() -> Sums:
