@@ -129,7 +129,8 @@ def model() -> ConfigDict:
     c = ConfigDict()
     c.folder = "shipped"  # in Hugging Face format; "shipped": the method's tiny cold start;
     # "shipped/<method>": another method's; "new": random weights
-    c.dtype = "float32"  # of compute, one of "float32", "bfloat16"; parameters stay float32
+    c.dtype = "float32"  # of training's compute, one of "float32", "bfloat16"; evaluations and the
+    # warm start compute in float32, and parameters stay float32
     c.saved_dtype = "float32"  # of the trained policy's files, one of "float32", "bfloat16"
     c.vision = "frozen"  # the vision tower is one of "frozen", "trained"
     c.remat = False  # recompute each layer in the backward pass instead of keeping its activations
@@ -162,7 +163,7 @@ def sharding() -> ConfigDict:
     Norms and the vision tower lie whole on every device (jaxagent/sharding.py has the table).
     """
     c = ConfigDict()
-    c.data = -1  # replicas of the parameters, over DCN first
+    c.data = -1  # replicas of the parameters
     c.fsdp = 1  # shards of the text tower's kernels and table along its width, and of the rows
     c.tensor = 1  # shards of the text tower's heads, MLP and vocabulary
     c.context = 1  # shards of the sequence
@@ -257,7 +258,7 @@ def packing() -> ConfigDict:
     c = ConfigDict()
     c.row_lengths = (320, 640, 960)  # tokens of a row; the shortest that hold a batch. Two looks
     # fit one of 320, two whole dialogues one of 640, and a group of eight a micro-batch of those
-    c.call_tokens = 2880  # tokens of a micro-batch, padding included
+    c.call_tokens = 2880  # tokens of a micro-batch with padding; more where each device needs a row
     c.image_tokens = 3072  # tokens of the distinct images of a micro-batch; a dialogue's must fit
     c.chunk = 160  # scored tokens of a row whose logits exist at a time
     return c

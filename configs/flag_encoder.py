@@ -2,7 +2,8 @@
 
     jaxagent kb encoder --config flag_encoder --workdir work/flag_encoder
 
-It never reads a drawing by the artist of the query images. Its card beside the weights
+Its training never reads a drawing by the artist of the query images; afterwards its recall is
+measured on them. Its card beside the weights
 (`jaxagent/pretrained/flag_encoder/card.json`) holds the time it took and its recall.
 """
 

@@ -69,11 +69,10 @@ VIEWS = {False: "clear_view", True: "ambiguous_view"}
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """What is asked: `count` questions over all `splits` (0 = all), `samples` dialogues each."""
+    """What is asked: `count` questions over all `splits` (0 = all)."""
 
     splits: tuple[Split, ...]
     count: int = 0
-    samples: int = 1
     seed: int = 0
 
 

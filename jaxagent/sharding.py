@@ -1,6 +1,6 @@
 """The update mesh, and which axis of it each dimension of each parameter is cut along.
 
-The mesh has four axes: `data` (replicas of the parameters; over DCN first), `fsdp` (shards of
+The mesh has four axes: `data` (replicas of the parameters), `fsdp` (shards of
 parameters and rows), `tensor` (heads and MLP), `context` (the tokens of a row). Where a parameter
 lies is looked up in a table of rules, `(pattern, spec)`: the first pattern found in its name
 decides. A parameter that no rule matches and a rule that no parameter needs are errors, and so is a

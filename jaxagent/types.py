@@ -137,7 +137,7 @@ class Trajectory:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A reward and its terms; `total` is their weighted sum."""
+    """A reward and its terms; `total` is the sum of its terms, which are weighted."""
 
     total: float
     terms: Mapping[str, float]

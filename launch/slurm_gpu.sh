@@ -4,9 +4,10 @@
 #   MODEL=/data/Qwen3-VL-8B-Instruct sbatch launch/slurm_gpu.sh mmagent_r2_qwen3_vl_8b --config.rl.steps=100
 #
 # The first argument is an experiment (configs/); the rest goes to `jaxagent train` as it is. MODEL is a
-# policy's folder in Hugging Face format; only the 8B experiments need one. WORKDIR must be on storage that
-# every node sees. Before its time is up the job saves what it can and queues itself again; then, and when
-# it is preempted, it resumes from the last checkpoint.
+# policy's folder in Hugging Face format; only the 8B experiments need one, and those roll out on four
+# devices: on eight GPUs give --config.rollout.replicas=8 and twice their rollout.slots too. WORKDIR must be on
+# storage that every node sees. Before its time is up the job saves what it can and queues itself again; then,
+# and when it is preempted, it resumes from the last checkpoint.
 #SBATCH --job-name=jaxagent
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1

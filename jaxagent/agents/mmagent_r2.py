@@ -54,6 +54,7 @@ from jaxagent.retrieval.names import REJECT, normal_name
 from jaxagent.types import Candidate, Dialogue, Part, Passage, Turn
 
 NAME = "mmagent_r2"
+GROUP = f"method.{NAME}"
 IMAGE_TOOL = "search_images"
 TEXT_TOOL = "search_passages"
 TAGS = ("search_call", "rerank", "answer")
@@ -88,14 +89,14 @@ class MMAgentR2:
     def __post_init__(self):
         check_words(
             self,
-            NAME,
+            GROUP,
             variant=("both", "rerank_only", "neither"),
             prompt=("full", "short"),
             choice=CHOICES,
         )
         sizes = ("batch_size", "passages_per_query", "max_queries", "max_turns", "max_tokens")
-        check_numbers(self, NAME, at_least(1), *sizes)
-        check_numbers(self, NAME, at_least(0), "rej_max")
+        check_numbers(self, GROUP, at_least(1), *sizes)
+        check_numbers(self, GROUP, at_least(0), "rej_max")
 
     @property
     def candidates_per_batch(self) -> int:
@@ -408,6 +409,8 @@ def _acted(config: MMAgentR2, dialogue: Dialogue, text: str) -> Step:
             return _next_batch(config, replace(dialogue, state=current))
         case Rerank() | Reject() if config.variant == "neither":
             return _refuse(config, dialogue, "<rerank> is not an action here")
+        case Reject() if config.variant == "rerank_only":
+            return _refuse(config, dialogue, "no batch can be rejected here")
         case Rerank(name):
             return _rerank(config, dialogue, name)
         case Reject():

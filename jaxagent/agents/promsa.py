@@ -55,6 +55,7 @@ from jaxagent.bounds import at_least, check_numbers, check_words
 from jaxagent.types import Candidate, Dialogue, Passage, Turn
 
 NAME = "promsa"
+GROUP = f"method.{NAME}"
 PAGE_TOOL = "search_pages"
 TEXT_TOOL = "search_passages"
 SUMMARY_TOOL = "summarise"
@@ -89,14 +90,14 @@ class ProMSA:
     def __post_init__(self):
         check_words(
             self,
-            NAME,
+            GROUP,
             prompt=("full", "short"),
             arguments=("plain", "paper"),
             thinking=("free", "required"),
         )
         sizes = ("pages_per_call", "passages_per_call", "max_turns", "max_tokens")
-        check_numbers(self, NAME, at_least(1), *sizes)
-        check_numbers(self, NAME, at_least(0), "image_calls", "text_calls")
+        check_numbers(self, GROUP, at_least(1), *sizes)
+        check_numbers(self, GROUP, at_least(0), "image_calls", "text_calls")
         if self.image_tool == self.text_tool:
             raise ValueError(f"Both tools are called {self.image_tool!r}. Give each its own name.")
 

@@ -50,7 +50,7 @@ Arguments = ImageQuery | TextQuery | SummaryQuery
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCall:
-    """One element of a tool's batch; `question` is for logs and for deterministic order."""
+    """One element of a tool's batch; `question` is the dialogue's, by which a fiction is told."""
 
     question: Question
     tool: str

@@ -139,7 +139,6 @@ class Agent:
             protocol = Protocol(
                 splits=settings.splits,
                 count=settings.questions,
-                samples=settings.samples,
                 seed=self.world.benchmark.config.seed,
             )
             return chosen(found, protocol)

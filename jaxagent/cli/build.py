@@ -1,4 +1,4 @@
-"""A config as the parts of a run: the base with its questions, the method, the policy, the engine.
+"""A config as the parts of a run: the base with its questions, the method, its tools, the policy.
 
 A new method is a row of `METHODS`; nothing else here knows methods apart.
 """
@@ -143,7 +143,7 @@ def encoders(config: ConfigDict) -> Encoders:
     return open_encoders(config.retrieval.image_encoder, None if text == "lexical" else text)
 
 
-def settings(config: ConfigDict) -> mmagent_r2.MMAgentR2 | promsa.ProMSA:
+def settings(config: ConfigDict) -> object:
     """The settings of the config's method."""
     row = chosen(config.method.name, METHODS, "method.name")
     return record(row.settings, config, f"method.{config.method.name}")
@@ -237,6 +237,7 @@ def training_questions(
     if not kept:
         raise UserError(
             f"The searches of {config.method.name} can bring the entities of none of "
-            f"{len(found)} training questions. Raise config.data.questions."
+            f"{len(found)} training questions. Raise its batch_size or rej_max, or "
+            "config.data.questions where that is not 0 (all)."
         )
     return kept

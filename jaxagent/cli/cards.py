@@ -42,10 +42,11 @@ def policy_card(folder: WorkFolder) -> dict:
             f"{folder.root} holds no supervised training that was evaluated after it. Run "
             f"`{train_command(name, config, folder.root)}` to its end."
         )
-    warm = read_costs(folder.costs).get("policy_seconds")
+    costs = read_costs(folder.costs)
+    warm = costs.get("policy_seconds")
     return {
         "command": train_command(name, config, Path("work") / name),
-        "cores": os.cpu_count(),
+        "cores": costs.get("cores", os.cpu_count()),
         "seed": config.seed,
         "warm_start_steps": config.warm_start.steps,
         **({"warm_start_minutes": round(warm / 60, 1)} if warm else {}),

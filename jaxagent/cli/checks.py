@@ -105,7 +105,7 @@ LEAST = {
     "report.dialogues": 0,
     "report.image_side": 8,
 }
-"""The least value of fields whose record does not know one."""
+"""The least value of fields whose record does not know one, or that a run needs to be more."""
 
 
 def checked_base(config: ConfigDict) -> ConfigDict:

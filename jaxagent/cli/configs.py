@@ -23,7 +23,7 @@ Json = Value | list | dict | None
 
 
 def read_config(name: str, changes: Mapping[str, str | Value]) -> ConfigDict:
-    """The locked config of an experiment with `changes` (`"rollout.samples": "16"`) applied.
+    """The locked config of an experiment with `changes` (`"rl.samples": "16"`) applied.
 
     Args:
         name: a name (`flags_promsa_grpo`), or the path of a file in the package's `configs/`.

@@ -27,7 +27,6 @@ from jaxagent.retrieval.search import recall
 from jaxagent.training.image_encoder import ImageEncoderConfig, train_image_encoder
 from jaxagent.types import Split
 
-TOPS = (1, 5, 15)
 RECALL = "recall.json"
 ACTIONS = {
     "build": "make the benchmark and the base",
@@ -89,7 +88,7 @@ def measured_recall(
     figures = {}
     for done, split in enumerate(SPLITS, 1):
         found = world.questions(split, families=("single", "bridge"))
-        figures[split] = recall(world.base, found[:count], TOPS) if found else {}
+        figures[split] = recall(world.base, found[:count]) if found else {}
         progress("retriever's recall", done, len(SPLITS))
     return figures
 

@@ -1,4 +1,4 @@
-"""The stages of a run over one work folder, each resumable: warm start, SFT, RL, evaluation.
+"""The stages of a run over one work folder, each resumable: SFT, RL, and an evaluation around them.
 
     policy's folder, or a new one ─► before ─► SFT ─► RL ─► after ─► trained/ (Hugging Face)
 
@@ -46,9 +46,8 @@ TRAINING_ERRORS = (ShardingError, CheckpointError, PackingError, NonFiniteGradie
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What a run left: its evaluations, its scalars, and the trained parameters."""
+    """What a run left: its evaluations and its scalars."""
 
-    params: Params
     before: list[Row]
     after: list[Row]
     scalars: list[dict]
@@ -85,7 +84,7 @@ def trained(agent: Agent, params: Params, folder: WorkFolder, bars: Bars) -> Tra
         )
     with told():
         scalars = read_scalars(folder.metrics)
-    return Trained(params=params, before=before, after=after, scalars=scalars)
+    return Trained(before=before, after=after, scalars=scalars)
 
 
 def learned(agent: Agent, params: Params, folder: WorkFolder, bars: Bars) -> Params:

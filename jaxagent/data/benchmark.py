@@ -74,7 +74,7 @@ class Benchmark:
             *(
                 f"{split}: {sum(row.get(family, 0) for family in self.config.families)} questions ("
                 + ", ".join(f"{row.get(family, 0)} {family}" for family in self.config.families)
-                + f"), {row['ambiguous']} with less than 60 % of a flag in view"
+                + f"), {row['ambiguous']} with less than 60 % of a flag's sides in view"
                 for split, row in self.counts.items()
             ),
         ]

@@ -238,10 +238,15 @@ def _comparisons(
         if fact.relation.larger and fact.country in splits:
             split = _fact_split(fact, splits[fact.country], config)
             groups.setdefault((fact.relation.name, split), []).append(fact)
-    others = {"val_unseen_question": 0.1, "val_unseen_entity": 0.1, "unseen_question": 0.3}
+    shares = {  # of `pairs[1]`, half of it for test entities
+        "val_unseen_question": 0.1,
+        "val_unseen_entity": 0.1,
+        "unseen_question": 0.3,
+        "unseen_entity": 0.5,
+    }
     for (relation, split), group in groups.items():
-        share = others.get(split, 0.5)
-        wanted = config.pairs[0] if split == "train" else round(config.pairs[1] * share)
+        train, others = config.pairs
+        wanted = train if split == "train" else round(others * shares[split])
         pairs = _distant_pairs(group)
         rng = np.random.default_rng(_hash(config.seed, "pairs", relation, split))
         for pair in rng.permutation(pairs)[:wanted]:

@@ -247,8 +247,12 @@ def expert(
 ) -> MMAgentR2Expert | ProMSAExpert:
     """The expert of the method with these settings over this base."""
     known = {passage.id: passage for passage in passages}
-    kind = MMAgentR2Expert if isinstance(config, MMAgentR2) else ProMSAExpert
-    return kind(config=config, passages=known)
+    match config:
+        case MMAgentR2():
+            return MMAgentR2Expert(config=config, passages=known)
+        case ProMSA():
+            return ProMSAExpert(config=config, passages=known)
+    raise TypeError(f"No expert is written for a method with {type(config).__name__}.")
 
 
 def glancer(config: MMAgentR2 | ProMSA, passages: Iterable[Passage]) -> Script:

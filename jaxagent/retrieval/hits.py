@@ -17,6 +17,8 @@ import numpy as np
 from etils import epath
 from jaxtyping import Float32, Int32
 
+from jaxagent.bounds import at_least, check_numbers
+
 IndexKind = Literal["exact", "scann"]
 SLACK = 16
 """Proposals beyond the ones asked for: ties that fp32 would cut in any order are all seen."""
@@ -37,16 +39,9 @@ class IndexConfig:
     training_threads: int = 1
 
     def __post_init__(self):
-        for name in ("brute_force_below", "leaves", "leaves_to_search", "reorder"):
-            self._check(name, 0)
-        self._check("training_threads", 1)
-
-    def _check(self, name: str, least: int) -> None:
-        if (value := getattr(self, name)) < least:
-            raise ValueError(
-                f"{name} of an index (retrieval.image_index or text_index) is {value}; it must be "
-                f"at least {least}."
-            )
+        sizes = ("brute_force_below", "leaves", "leaves_to_search", "reorder")
+        check_numbers(self, "retrieval.*_index", at_least(0), *sizes)
+        check_numbers(self, "retrieval.*_index", at_least(1), "training_threads")
 
 
 class Hits(NamedTuple):

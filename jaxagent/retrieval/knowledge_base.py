@@ -285,7 +285,7 @@ def _image_vectors(
 def _text_vectors(
     draft: epath.Path, passages: Sequence[Passage], encoder: TextEncoder, progress: Progress
 ) -> Float32[np.ndarray, "n e"]:
-    """Vectors of "title text" of every passage, block by block; finished blocks are read from
+    """Vectors of "title. text" of every passage, block by block; finished blocks are read from
     `draft`.
     """
     draft.mkdir(parents=True, exist_ok=True)

@@ -127,8 +127,12 @@ def entity_ranks(
     return np.array(ranks, np.int32)
 
 
+TOPS = (1, 5, 15)
+"""The numbers of entities within which recall is told."""
+
+
 def recall(
-    base: KnowledgeBase, questions: Sequence[Question], tops: Sequence[int] = (1, 5, 15)
+    base: KnowledgeBase, questions: Sequence[Question], tops: Sequence[int] = TOPS
 ) -> dict[int, float]:
     """R@top: the share of questions whose images all find their entity within `top`.
 

@@ -38,7 +38,7 @@ class MMAgentR2Reward:
     nothing)."""
 
     def __post_init__(self):
-        check_numbers(self, "MMAgentR2Reward", at_least(0), "reject", "format")
+        check_numbers(self, "scoring.mmagent_r2", at_least(0), "reject", "format")
 
     def __call__(self, trajectory: Trajectory) -> Score:
         dialogue = trajectory.dialogue
@@ -80,8 +80,8 @@ class ProMSAReward:
     """H_max: the calls at which the cost is full (the release: 7)."""
 
     def __post_init__(self):
-        check_numbers(self, "ProMSAReward", at_least(0), "format", "cost")
-        check_numbers(self, "ProMSAReward", at_least(1), "max_calls")
+        check_numbers(self, "scoring.promsa", at_least(0), "format", "cost")
+        check_numbers(self, "scoring.promsa", at_least(1), "max_calls")
 
     def __call__(self, trajectory: Trajectory) -> Score:
         dialogue = trajectory.dialogue

@@ -94,7 +94,7 @@ class PackingConfig:
     row_lengths: tuple[int, ...]
     """Tokens of a row, ascending; a batch takes the shortest rows that hold its longest sample."""
     call_tokens: int
-    """Tokens of a micro-batch, padding included: rows are as many as fit."""
+    """Tokens of a micro-batch with padding: rows are as many as fit, but at least `min_rows`."""
     image_tokens: int
     """Tokens of the distinct images of a micro-batch."""
     min_rows: int

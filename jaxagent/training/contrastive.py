@@ -114,7 +114,7 @@ def train(
         if not jnp.isfinite(loss):
             raise FloatingPointError(
                 f"The contrastive loss is {losses[-1]} at step {step}. Lower the learning rate "
-                f"({config.learning_rate}) or raise the temperature ({config.temperature})."
+                f"({config.learning_rate})."
             )
         progress(step, losses[-1])
     return Trained(params, losses)

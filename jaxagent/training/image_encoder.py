@@ -29,11 +29,11 @@ from jaxagent.models.conv_encoder import ConvEncoderConfig, Model
 from jaxagent.retrieval.encoders import ImageEncoder
 from jaxagent.retrieval.image_encoder import read_image_encoder, save_image_encoder
 from jaxagent.retrieval.index import Index, IndexConfig, build_index
+from jaxagent.retrieval.search import TOPS
 from jaxagent.training.contrastive import ContrastiveConfig, Embed, Pairs, train
 from jaxagent.trees import Params, num_parameters
 from jaxagent.types import Progress, silent
 
-TOPS = (1, 5, 15)
 MEASURED_FROM = 1_000_000
 """Seed of the first view that recall is measured on; training takes seeds from 0."""
 Keys = Sequence[Sequence[str]]
@@ -98,7 +98,7 @@ def trained_encoder(
     if config.batch > len(entities):
         raise ValueError(
             f"A batch of {config.batch} shows as many entities; the base has {len(entities)}. "
-            "Lower the batch."
+            "Lower image_encoder.batch."
         )
     images = FlagImages(benchmark.folder)
     bases = np.stack([images(f"kb:{entity}") for entity in entities])

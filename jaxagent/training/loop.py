@@ -88,12 +88,9 @@ def run(
         if done < config.steps and not 0 < config.seconds <= seconds:
             begin(done)
         with _Terminations() as terminated:
-            while done < config.steps:
+            while done < config.steps and not terminated.is_set():
                 if 0 < config.seconds <= seconds:
                     reason = f"time limit of {config.seconds:.0f} s"
-                    break
-                if terminated.is_set():
-                    reason = "SIGTERM"
                     break
                 start = time.monotonic()
                 learner, scalars = step(learner, done)
@@ -104,6 +101,8 @@ def run(
                 if done % config.save_every == 0:
                     checkpoints.save(done, learner, {"steps": done, "seconds": seconds})
                     saved = done
+            if terminated.is_set():
+                reason = "SIGTERM"
         if saved < done:
             checkpoints.save(done, learner, {"steps": done, "seconds": seconds})
     finally:

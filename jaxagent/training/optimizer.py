@@ -1,7 +1,7 @@
 """AdamW with global-norm clipping, and the learning rate over the updates.
 
 warm-up:  rate * (k + 1) / w      in update k = 0 .. w - 1
-then:     constant, or to 0 by half a cosine or a line, at the last update
+then:     constant, or by half a cosine or a line to 0, behind the last update
 """
 
 import re

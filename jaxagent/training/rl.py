@@ -53,7 +53,8 @@ class RLConfig:
         check_numbers(self, "rl", at_least(1), "questions", "samples", "epochs", "minibatches")
         if self.minibatches > self.questions:
             raise ValueError(
-                f"rl.minibatches is {self.minibatches}, but a step has {self.questions} groups."
+                f"rl.minibatches is {self.minibatches}, but a step has {self.questions} groups. "
+                "Lower it, or raise rl.questions."
             )
 
 

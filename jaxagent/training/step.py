@@ -94,8 +94,7 @@ class NonFiniteGradient(FloatingPointError):
 
 @dataclass(frozen=True, kw_only=True)
 class StepConfig:
-    """How an update computes; none of it changes the result but `temperature`, `banned` and
-    `frozen`."""
+    """How an update computes; `chunk` alone changes nothing but memory."""
 
     chunk: int = 128
     """Targets of a row whose logits exist at a time."""

@@ -266,12 +266,14 @@ def test_without_verification_the_best_match_is_recorded_at_once():
     assert dialogue.state.verifications == ()
 
 
-def test_rerank_only_has_one_batch():
-    dialogue, asked = play(
-        method(MMAgentR2(variant="rerank_only")), question(), [SEARCH, REJECT, rerank("Land td")]
-    )
-    assert shown(asked[2].parts).startswith("No more batches for image 1.")
+def test_rerank_only_has_one_batch_and_takes_no_rejection():
+    config = MMAgentR2(variant="rerank_only")
+    dialogue, asked = play(method(config), question(), [SEARCH, REJECT, SEARCH, rerank("Land td")])
+    assert shown(asked[2].parts) == "Error: no batch can be rejected here."
+    assert shown(asked[3].parts).startswith("No more batches for image 1.")
     assert dialogue.state.images[0].entity == candidate("td")
+    assert len(dialogue.state.faults) == 1
+    assert [one.chosen for one in dialogue.state.verifications] == ["td"]
 
 
 def test_only_what_asks_for_retrieval_is_a_call():

@@ -4,7 +4,7 @@ A policy of the shipped sizes with random weights talks for five turns of 14 to 
 in all) over five candidate images, a confirmation, passages and a second look-up, eight samples a
 question; its tools answer after `--latency` seconds. Prints one JSON line a repeat, the first with
 compilation: seconds of wall and of CPU, tokens a second, the engine's own counts, and with
-`--profile 1` the seconds that the loop waited in each device call.
+`--profile 1` the CPU seconds of each device call.
 """
 
 import argparse

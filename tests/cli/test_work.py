@@ -32,9 +32,9 @@ def test_opening_a_folder_leaves_nothing_in_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kept", KEPT)
 def test_a_folder_begun_with_another_config_is_refused(tmp_path, kept):
     folder = WorkFolder(tmp_path)
-    claim(folder, read_config("flags_mmagent_r2_grpo", {}))
+    claim(folder, read_config("flags_mmagent_r2_grpo", {"rl.steps": 40}))
     (tmp_path / kept).mkdir(parents=True)
-    claim(folder, read_config("flags_mmagent_r2_grpo", {}))
+    claim(folder, read_config("flags_mmagent_r2_grpo", {"rl.steps": 40}))
     with pytest.raises(UserError, match="another config .*rl.steps was 40"):
         claim(folder, read_config("flags_mmagent_r2_grpo", {"rl.steps": 41}))
 

@@ -102,6 +102,12 @@ def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path):
     assert int(resumed.learner.step) == 5 * CONFIG.epochs * CONFIG.minibatches
 
 
+def test_a_stop_in_the_last_step_is_one_too(tmp_path):
+    stopped = trained(tmp_path, steps=2, stop_in=1)
+    assert (stopped.steps, stopped.reason) == (2, "SIGTERM")
+    assert trained(tmp_path, steps=2).reason == "done"
+
+
 def test_a_torn_checkpoint_is_passed_over_and_its_steps_are_done_again(tmp_path, caplog):
     whole = trained(tmp_path, steps=4)
     newest = tmp_path / "checkpoints" / "rl" / "4" / "learner"
