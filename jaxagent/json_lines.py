@@ -1,4 +1,4 @@
-"""JSON lines files that a killed process leaves readable.
+"""JSON and JSON lines files that a killed process leaves readable.
 
 A whole file is written beside its place and moved there. A file that grows, grows by one write a
 line; what a kill leaves of the last one is its beginning without the end of the line, told by that
@@ -43,14 +43,22 @@ def read_lines(path: Path) -> Lines:
     return Lines(rows, torn=len(whole) < len(content), numbers=numbers)
 
 
+def write_json(path: Path, value: Mapping) -> None:
+    """The file of one object, there as a whole or not at all."""
+    write_whole(path, [json.dumps(value, indent=1, ensure_ascii=False), "\n"])
+
+
 def write_lines(path: Path, rows: Iterable[Mapping]) -> None:
     """The file of these rows, there as a whole or not at all."""
+    write_whole(path, map(line_of, rows))
+
+
+def write_whole(path: Path, parts: Iterable[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A name of its own: the processes of a distributed run may write the same rows at once.
+    # A name of its own: the processes of a distributed run may write the same file at once.
     unfinished = path.with_name(f"{path.name}.{uuid4().hex[:8]}.part")
     with unfinished.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(line_of(row))
+        file.writelines(parts)
     unfinished.replace(path)
 
 

@@ -185,6 +185,11 @@ class State:
     faults: tuple[str, ...] = ()
     forced: bool = False
 
+    @property
+    def recorded(self) -> tuple[str | None, ...]:
+        """The id of the entity that is recorded for each image."""
+        return tuple(search.entity and search.entity.entity for search in self.images)
+
     def is_right(self, step: Verification, truth: str) -> bool:
         """Whether the verification chose the true entity, or rejected a batch without it."""
         if step.chosen is not None:

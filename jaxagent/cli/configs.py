@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 import configs
 from jaxagent.cli.errors import UserError
-from jaxagent.cli.json_files import write_json
+from jaxagent.json_lines import write_json
 from jaxagent.suggestions import did_you_mean
 
 Value = bool | int | float | str | tuple

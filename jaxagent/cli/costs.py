@@ -10,7 +10,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxagent.cli.json_files import read_json, write_json
+from jaxagent.cli.json_files import read_json
+from jaxagent.json_lines import write_json
 
 Costs = Mapping[str, float]
 

@@ -1,18 +1,9 @@
-"""JSON files of the commands: there as a whole or not at all, and a broken one has a message."""
+"""JSON files that a command reads: one that is missing or broken has a message."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from uuid import uuid4
 
 from jaxagent.cli.errors import UserError
-
-
-def write_json(path: Path, value: Mapping) -> None:
-    """Writes an object into `path`, there as a whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.{uuid4().hex[:8]}.part")
-    unfinished.write_text(json.dumps(value, indent=1) + "\n")
-    unfinished.replace(path)
 
 
 def read_json(path: Path, what: str, *, remedy: str) -> dict:

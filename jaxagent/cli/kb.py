@@ -15,13 +15,14 @@ from jaxagent.cli.cards import whole_command
 from jaxagent.cli.checks import checked_base
 from jaxagent.cli.configs import config_flags, read_config
 from jaxagent.cli.errors import UserError, told
-from jaxagent.cli.json_files import read_json, write_json
+from jaxagent.cli.json_files import read_json
 from jaxagent.cli.progress import Bars
 from jaxagent.cli.records import record
 from jaxagent.cli.work import WorkFolder, open_work_folder
 from jaxagent.data.benchmark import build_benchmark, open_benchmark
 from jaxagent.data.config import FlagsConfig
 from jaxagent.data.questions import SPLITS
+from jaxagent.json_lines import write_json
 from jaxagent.retrieval.knowledge_base import read_header
 from jaxagent.retrieval.search import recall
 from jaxagent.training.image_encoder import ImageEncoderConfig, train_image_encoder

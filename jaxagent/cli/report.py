@@ -9,7 +9,6 @@ from jaxagent.cli.cards import cold_start_text, policy_card
 from jaxagent.cli.configs import differences, read_config, saved_config, were
 from jaxagent.cli.costs import read_costs
 from jaxagent.cli.errors import UserError, told
-from jaxagent.cli.json_files import write_json
 from jaxagent.cli.pages import (
     checked_results,
     headline_lines,
@@ -21,6 +20,7 @@ from jaxagent.cli.pages import (
 from jaxagent.cli.quickstart import EXPERIMENT, USUAL
 from jaxagent.cli.tables import markdown_table
 from jaxagent.cli.work import WorkFolder, local_path
+from jaxagent.json_lines import write_json
 from jaxagent.report.results import results_table
 from jaxagent.report.run import read_scalars
 

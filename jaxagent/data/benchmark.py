@@ -26,6 +26,7 @@ from jaxagent.data.factbook import FACTBOOK, passages, read_countries
 from jaxagent.data.lookalikes import same_flags
 from jaxagent.data.questions import SPLITS, entity_splits, make_questions
 from jaxagent.data.relations import RELATIONS, search_phrase
+from jaxagent.json_lines import write_json
 from jaxagent.types import Passage, Progress, Question, Split, silent
 
 VERSION = 1
@@ -138,7 +139,7 @@ def build_benchmark(
         "unreadable": drawings.unreadable,
         "entities": entities,
     }
-    _write_json(folder / HEADER, header)
+    write_json(folder / HEADER, header)
     (folder / DRAFT).unlink()
     return open_benchmark(folder)
 
@@ -276,7 +277,7 @@ def _begin(folder: Path, made_from: Mapping) -> None:
             "Name another folder, or delete this one."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(draft, made_from)
+    write_json(draft, made_from)
 
 
 def _write_data(
@@ -310,9 +311,3 @@ def _counts(questions: Sequence[Question]) -> Mapping[str, Mapping[str, int]]:
         counts[split] = dict(Counter(question.family for question in rows))
         counts[split]["ambiguous"] = sum(question.ambiguous for question in rows)
     return counts
-
-
-def _write_json(file: Path, content: Mapping) -> None:
-    unfinished = file.with_suffix(".part")
-    unfinished.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
-    unfinished.replace(file)

@@ -27,6 +27,7 @@ from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
 from jaxagent.data.packages import DataPackage
+from jaxagent.json_lines import write_json
 from jaxagent.types import Progress, silent
 
 T = TypeVar("T")
@@ -217,9 +218,7 @@ def _write_header(drawings: Drawings) -> None:
         "undrawn": drawings.undrawn,
         "unreadable": drawings.unreadable,
     }
-    unfinished = folder / f"header.{os.getpid()}.part"
-    unfinished.write_text(json.dumps(header, indent=1), encoding="utf-8")
-    unfinished.replace(folder / "header.json")
+    write_json(folder / "header.json", header)
 
 
 def open_drawings(folder: Path) -> Drawings:

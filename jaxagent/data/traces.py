@@ -274,8 +274,7 @@ def usable(dialogue: Dialogue, passages: Mapping[str, Passage]) -> bool:
     """
     state = dialogue.state
     if isinstance(state, mmagent_r2.State):
-        recorded = [search.entity and search.entity.entity for search in state.images]
-        if state.forced or recorded != list(dialogue.question.entities):
+        if state.forced or state.recorded != dialogue.question.entities:
             return False
     told = dialogue.answer == dialogue.question.answers[0]
     return told and not state.faults and Expert(passages=passages).complete(dialogue)

@@ -33,8 +33,7 @@ def identified(dialogue: Dialogue) -> bool | None:
     """
     if not isinstance(dialogue.state, mmagent_r2.State):
         return None
-    recorded = [search.entity and search.entity.entity for search in dialogue.state.images]
-    return recorded == list(dialogue.question.entities)
+    return dialogue.state.recorded == dialogue.question.entities
 
 
 def rejections(dialogue: Dialogue) -> int:
