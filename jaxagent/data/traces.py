@@ -273,9 +273,10 @@ def usable(dialogue: Dialogue, passages: Mapping[str, Passage]) -> bool:
     that), all evidence in the context, the true answer given, no fault.
     """
     state = dialogue.state
-    if isinstance(state, mmagent_r2.State):
-        if state.forced or state.recorded != dialogue.question.entities:
-            return False
+    if isinstance(state, mmagent_r2.State) and (
+        state.forced or state.recorded != dialogue.question.entities
+    ):
+        return False
     told = dialogue.answer == dialogue.question.answers[0]
     return told and not state.faults and Expert(passages=passages).complete(dialogue)
 
