@@ -2,9 +2,9 @@
 
     jaxagent kb encoder --config flag_encoder --workdir work/flag_encoder
 
-Its training never reads a drawing by the artist of the query images; afterwards its recall is
-measured on them. Its card beside the weights
-(`jaxagent/pretrained/flag_encoder/card.json`) holds the time it took and its recall.
+Its training never reads a drawing by the artist of the query images; its recall is measured on
+them afterwards. Its card beside the weights (`jaxagent/pretrained/flag_encoder/card.json`) holds
+the time it took and that recall.
 """
 
 from configs import base

@@ -3,6 +3,9 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import jax
@@ -440,6 +443,25 @@ def test_train_resumes_and_leaves_a_page_and_a_policy(capsys, work, tmp_path):
     status, *_ = run(capsys, "report", "--workdir", str(tmp_path), "--output", str(page))
     assert status == 0
     assert page.read_text() == (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_training_that_was_killed_goes_on_from_its_last_checkpoint(work, tmp_path):
+    words = [sys.executable, "-m", "jaxagent.cli.main", "train", "--workdir", str(tmp_path)]
+    words += [*agent_flags(work), "--config.evaluation.when=()"]
+    words += ["--config.rl.steps=12", "--config.checkpoint.every=1"]
+    killed = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (tmp_path / "checkpoints" / "rl" / "1").exists():
+        assert killed.poll() is None, "the training ended by itself"
+        time.sleep(0.1)
+    killed.kill()
+    killed.wait()
+    assert not (tmp_path / "trained").exists()
+    again = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert again.stdout.splitlines()[-1] == f"Report: {tmp_path / 'report.html'}"
+    lines = (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 13))
+    assert load_policy(tmp_path / "trained").params
 
 
 @pytest.mark.slow
