@@ -42,7 +42,7 @@ def data() -> ConfigDict:
         ""  # the built benchmark (`jaxagent kb build`); "" = <workdir>/kb, built when missing
     )
     c.families = ("single", "bridge", "compare")  # questions trained on and evaluated
-    c.questions = 0  # training questions kept, drawn with the seed; 0 = all
+    c.questions = 0  # training questions kept, drawn with the benchmark's seed; 0 = all
     c.image_side = 64  # pixels of a side of every image, of the base and of a question
 
     c.flags = ConfigDict()  # jaxagent/data/config.py: what the benchmark is made of

@@ -29,7 +29,7 @@ from jaxagent.rollout.tools import ToolFailure
 from jaxagent.scoring.rewards import Reward
 from jaxagent.training.warm_start import tower_vectors
 from jaxagent.trees import Params
-from jaxagent.types import Progress, Question, Trajectory
+from jaxagent.types import Progress, Question, Split, Trajectory
 
 ROLLOUT_ERRORS = (PromptError, ToolFailure, NonFiniteLogits)
 """What a rollout raises that a field of the config can mend."""
@@ -127,15 +127,17 @@ class Agent:
             vectors |= tower_vectors(self.policy.model, params, patches, grid)
         return vectors
 
+    def questions_of(self, split: Split) -> list[Question]:
+        """A split's questions; of `train` those that a training by the config would train on."""
+        if split == "train":
+            return build.training_questions(self.config, self.world)
+        return self.world.questions(split, families=self.config.data.families)
+
     def questions_asked(self) -> list[Question]:
         """The protocol's questions."""
         settings = self.config.evaluation
         with told(ValueError):
-            found = [
-                question
-                for split in settings.splits
-                for question in self.world.questions(split, families=self.config.data.families)
-            ]
+            found = [question for split in settings.splits for question in self.questions_of(split)]
             protocol = Protocol(
                 splits=settings.splits,
                 count=settings.questions,

@@ -217,14 +217,15 @@ def family_questions(config: ConfigDict, world: World) -> list[Question]:
 def training_questions(
     config: ConfigDict, world: World, progress: Progress = silent
 ) -> list[Question]:
-    """The questions trained on: all of the families', or a seeded draw of `data.questions`.
+    """The questions trained on: all of the families', or a draw of `data.questions`.
 
-    Where the method says so, only those whose entities its searches can bring.
+    The draw is by the benchmark's seed, so that runs of other seeds train on the same. Where the
+    method says so, only those whose entities its searches can bring.
     """
     found = family_questions(config, world)
     if config.data.questions and config.data.questions < len(found):
-        drawn = np.random.default_rng(config.seed).permutation(len(found))[: config.data.questions]
-        found = [found[at] for at in sorted(drawn)]
+        order = np.random.default_rng(world.benchmark.config.seed).permutation(len(found))
+        found = [found[at] for at in sorted(order[: config.data.questions])]
     reach = chosen(config.method.name, METHODS, "method.name").reach
     if reach is None:
         return found

@@ -1,8 +1,11 @@
 """What a config makes of a benchmark: the questions that are trained on."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from jaxagent.cli import build
+from jaxagent.cli.agent import Agent
 from jaxagent.cli.configs import read_config
 from jaxagent.cli.errors import UserError
 from tests.retrieval.test_search import base, question  # noqa: F401 (`base` is a fixture)
@@ -42,9 +45,9 @@ def world(base):  # noqa: F811
     return Asked(base, ASKED)
 
 
-def config(method: str, **pool: int):
-    changes = {f"method.mmagent_r2.{name}": value for name, value in pool.items()}
-    return read_config("flags_mmagent_r2_grpo", changes | {"method.name": method})
+def config(method: str, changes: dict | None = None, **pool: int):
+    sizes = {f"method.mmagent_r2.{name}": value for name, value in pool.items()}
+    return read_config("flags_mmagent_r2_grpo", {"method.name": method, **sizes, **(changes or {})})
 
 
 @pytest.mark.parametrize(("batch_size", "rej_max", "kept"), [(2, 0, 2), (1, 2, 3), (4, 0, 4)])
@@ -61,6 +64,25 @@ def test_the_search_for_what_can_be_brought_is_watched(world):
         config("mmagent_r2", batch_size=4), world, lambda *words: heard.append(words)
     )
     assert heard == [("Questions within reach", len(ASKED), len(ASKED))]
+
+
+def test_an_evaluation_asks_the_training_questions_that_are_trained_on(world):
+    agent = SimpleNamespace(config=config("mmagent_r2", batch_size=1, rej_max=2), world=world)
+    assert Agent.questions_of(agent, "train") == ASKED[:3]
+    assert Agent.questions_of(agent, "unseen_entity") == ASKED
+
+
+def test_runs_of_other_seeds_train_on_the_same_questions(world):
+    def drawn(seed: int, of_benchmark: int):
+        benchmark = SimpleNamespace(config=SimpleNamespace(seed=of_benchmark))
+        object.__setattr__(world, "benchmark", benchmark)
+        return build.training_questions(
+            config("promsa", {"seed": seed, "data.questions": 2}), world
+        )
+
+    assert len(drawn(0, 0)) == 2
+    assert drawn(0, 0) == drawn(1, 0)
+    assert any(drawn(0, 0) != drawn(0, other) for other in range(1, 9))
 
 
 def test_promsa_trains_on_all(world):
