@@ -16,12 +16,11 @@ def get_config():
     c = base.get_config()
     c.method.name = "mmagent_r2"
     c.algorithm.name = "grpo"
-    c.optimizer.learning_rate = 2e-4  # by the validation splits, by which TN-GSPO's 1e-4 is too
-    c.rl.steps = 30
+    c.rl.steps = 28
     c.rl.minutes = MINUTES
     c.data.questions = 600
     c.evaluation.splits = ("train", "unseen_question", "unseen_entity")
-    c.evaluation.questions = 900
+    c.evaluation.questions = 1800
     c.evaluation.train_temperature = 1.0
     return c
 

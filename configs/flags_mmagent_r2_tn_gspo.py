@@ -14,11 +14,11 @@ def get_config():
     c = base.get_config()
     c.method.name = "mmagent_r2"
     c.algorithm.name = "tn_gspo"
-    c.rl.steps = 30
+    c.rl.steps = 28
     c.rl.minutes = 6.0
     c.data.questions = 600
     c.evaluation.splits = ("train", "unseen_question", "unseen_entity")
-    c.evaluation.questions = 900
+    c.evaluation.questions = 1800
     c.evaluation.train_temperature = 1.0
     return c
 
