@@ -262,7 +262,7 @@ def test_the_readme_tells_what_the_quickstart_took_and_printed(quickstart, tmp_p
         (lambda folder: (folder / "costs.json").write_text('{"sec'), "costs.json is broken"),
         (
             lambda folder: save_config(read_config(EXPERIMENT, {}), folder / "config.json"),
-            "not `jaxagent quickstart` without changes (evaluation.questions was 900",
+            "not `jaxagent quickstart` without changes (evaluation.questions was 1800",
         ),
     ],
 )

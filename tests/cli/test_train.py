@@ -23,7 +23,7 @@ def runs(monkeypatch, tmp_path):
     evaluations = {"before": [], "after": []}
     monkeypatch.setattr(train.build, "open_world", lambda *_: None)
     monkeypatch.setattr(train, "assemble", lambda *_: (None, {}))
-    monkeypatch.setattr(train, "trained", lambda *_: Trained(params={}, scalars=[], **evaluations))
+    monkeypatch.setattr(train, "trained", lambda *_: Trained(scalars=[], **evaluations))
     monkeypatch.setattr(train, "page_of_run", lambda folder, config, *, output: output)
     return evaluations
 
