@@ -81,8 +81,8 @@ class Summary:
     """Figures of one policy: group -> metric -> value, over splits, families, kinds and views.
 
     `overall["accuracy"]` is the harmonic mean of unseen question and unseen entity (InfoSeek), or
-    the mean where only one of them was asked. Figures over several splits, those of types
-    too, are of the rows `without_train`.
+    the mean where only one of them was asked. Figures over several splits, those of types too, are
+    of the rows `without_train`.
     """
 
     overall: Mapping[str, float]

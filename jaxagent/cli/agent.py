@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +50,8 @@ class Agent:
     world: build.World
     policy: Policy
     reward: Reward
+    training_questions: Callable[[], list[Question]]
+    """Those that a training by the config trains on; searched for when first asked for."""
 
     def patches(self, key: str) -> Float[np.ndarray, "p c"]:
         """An image as the vision tower takes it."""
@@ -128,9 +130,9 @@ class Agent:
         return vectors
 
     def questions_of(self, split: Split) -> list[Question]:
-        """A split's questions; of `train` those that a training by the config would train on."""
+        """A split's questions; of `train` those that are trained on."""
         if split == "train":
-            return build.training_questions(self.config, self.world)
+            return self.training_questions()
         return self.world.questions(split, families=self.config.data.families)
 
     def questions_asked(self) -> list[Question]:
@@ -153,7 +155,13 @@ def assemble(
     make = partial(new_policy, config, world, folder, progress)
     new = timed_policy(folder, make) if config.model.folder == "new" else None
     loaded = build.policy(config, folder=new)
-    agent = Agent(config=config, world=world, policy=loaded.policy, reward=build.reward(config))
+    agent = Agent(
+        config=config,
+        world=world,
+        policy=loaded.policy,
+        reward=build.reward(config),
+        training_questions=cache(partial(build.training_questions, config, world, progress)),
+    )
     return AgentWithParams(agent, loaded.params)
 
 

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxagent.algorithms.table import Algorithm, algorithm
-from jaxagent.cli import build
 from jaxagent.cli.agent import ROLLOUT_ERRORS, Agent
 from jaxagent.cli.checks import chosen_algorithm, ladder
 from jaxagent.cli.cold_start import glances, lessons
@@ -187,7 +186,7 @@ class Learning:
             settings.steps * limits.epochs * limits.minibatches,
             temperature=self.config.rollout.sampling.temperature,
         )
-        questions = build.training_questions(self.config, self.agent.world, self.bars)
+        questions = self.agent.training_questions()
         with told(*TRAINING_ERRORS, *ROLLOUT_ERRORS):
             finished = train_rl(
                 update.learner(params),

@@ -1,8 +1,8 @@
 """A policy's Hugging Face folder to parameters, and back.
 
-Reading maps files instead of loading them: each device's part of a parameter is cut out of the
-mapped tensors and converted on its own, so no tensor is on the host as a whole unless a device
-holds it as a whole.
+Reading maps files instead of loading them. Placed by shardings, each device's part of a parameter
+is cut out of the mapped tensors and converted on its own, so no tensor is on the host as a whole
+unless a device holds it as a whole.
 """
 
 import json

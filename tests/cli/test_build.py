@@ -1,5 +1,6 @@
 """What a config makes of a benchmark: the questions that are trained on."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -67,7 +68,9 @@ def test_the_search_for_what_can_be_brought_is_watched(world):
 
 
 def test_an_evaluation_asks_the_training_questions_that_are_trained_on(world):
-    agent = SimpleNamespace(config=config("mmagent_r2", batch_size=1, rej_max=2), world=world)
+    settings = config("mmagent_r2", batch_size=1, rej_max=2)
+    trained = partial(build.training_questions, settings, world)
+    agent = SimpleNamespace(config=settings, world=world, training_questions=trained)
     assert Agent.questions_of(agent, "train") == ASKED[:3]
     assert Agent.questions_of(agent, "unseen_entity") == ASKED
 
