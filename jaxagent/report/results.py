@@ -6,7 +6,7 @@ that intervals can be drawn again from the file alone:
     {"name": "grpo-0", "config": …, "changes": {field: value}, "weights": …, "seed": 0,
      "minutes": …, "steps": …, "reward": [first, last],
      "before": {split: figures}, "after": {split: figures},
-     "outcomes": {split: {data_id: [entity, reward, reward after, accuracy, …, ident., …]}}}
+     "outcomes": {split: {data_id: [entity, reward, reward after, accuracy, …, ident., …, R@1]}}}
 
 Runs of one experiment whose names differ in the last number alone are seeds of one row of the
 table: a question's outcome is averaged over them before the bootstrap over entities.
@@ -31,6 +31,10 @@ FIELDS = ("name", "config", "weights", "minutes", "steps", *GROUPED)
 """What a line is read for; those of `GROUPED` are objects."""
 PAIRS = {"reward": "reward", "accuracy": "accuracy", "ident": "identified"}
 """Metric -> what a row of dialogues calls it; an outcome holds them in this order."""
+AT = {name: (1 + 2 * at, 2 + 2 * at) for at, name in enumerate(PAIRS)}
+"""Metric -> where an outcome holds it before and after."""
+AT_FIRST = 1 + 2 * len(PAIRS)
+"""Where an outcome holds whether the retriever's first is right (R@1)."""
 
 
 def result_line(
@@ -82,19 +86,20 @@ def figures(rows: Sequence[Row], split: str) -> dict[str, float]:
 
 
 def outcomes(before: Sequence[Row], after: Sequence[Row], split: str) -> dict[str, list]:
-    """Question -> first entity and the means over its dialogues, before and after."""
+    """Question -> first entity, the means over its dialogues before and after, and R@1."""
     values: dict[str, list] = {}
-    for at, rows in enumerate((before, after)):
+    for when, rows in enumerate((before, after)):
         found = defaultdict(list)
         for row in rows:
             if row["split"] == split:
                 found[row["data_id"], row["entity_ids"][0]].append(row)
         for (data_id, entity), members in found.items():
-            line = values.setdefault(data_id, [entity, *[None] * (2 * len(PAIRS))])
-            for number, field in enumerate(PAIRS.values()):
+            first = float(members[0]["rank"] == 1)
+            line = values.setdefault(data_id, [entity, *[None] * (2 * len(PAIRS)), first])
+            for metric, field in PAIRS.items():
                 if members[0][field] is not None:
                     mean = float(np.mean([row[field] for row in members]))
-                    line[1 + 2 * number + at] = round(mean, 4)
+                    line[AT[metric][when]] = round(mean, 4)
     return values
 
 
@@ -162,7 +167,9 @@ def results_table(lines: Sequence[Mapping], split: str) -> Table:
         steps, minutes = (float(np.mean([run[of] for run in runs])) for of in ("steps", "minutes"))
         cells: list[str | int | float | None] = [name, len(runs), round(steps), minutes]
         for metric in PAIRS:
-            cells += [change_cell(runs, split, metric), interval_cell(runs, split, metric)]
+            change = difference_cell(runs, split, metric, *AT[metric])
+            cells += [change_cell(runs, split, metric), change]
+        cells.append(difference_cell(runs, split, "ident", AT_FIRST, AT["ident"][1]))
         first = runs[0]["after"][split]
         cells += [100 * first[name] if name in first else None for name in ("tower", "R@1", "R@15")]
         rows.append(cells)
@@ -171,13 +178,14 @@ def results_table(lines: Sequence[Mapping], split: str) -> Table:
         title=f"Runs, {label(split)}",
         columns=[
             *("run", "seeds", "steps", "minutes", "reward", "change, 95 %"),
-            *("accuracy, %", "change, 95 %", "ident., %", "change, 95 %", "tower", "R@1", "R@15"),
+            *("accuracy, %", "change, 95 %", "ident., %", "change, 95 %", "over R@1, 95 %"),
+            *("tower", "R@1", "R@15"),
         ],
         rows=rows,
         note=f"Before → after on {label(split)}, {', '.join(f'{n:.0f}' for n in sorted(counts))} "
         "dialogues a run, means over seeds. Steps and minutes are of training alone. "
-        "Changes are paired over questions and seeds; the interval is a bootstrap over entities "
-        "(the first of a question), seeds averaged before. "
+        "Changes are paired over questions and seeds, and so is what ident. after is over R@1; the "
+        "interval is a bootstrap over entities (the first of a question), seeds averaged before. "
         "R@k is the retriever's alone; tower: the trained policy's vision tower reranking its 15; "
         "both of the first seed.",
     )
@@ -198,28 +206,31 @@ def change_cell(runs: Sequence[Mapping], split: str, metric: str) -> str | None:
     return " → ".join(f"{mean:.{digits}f}" for mean in means)
 
 
-def interval_cell(runs: Sequence[Mapping], split: str, metric: str) -> str | None:
-    change = pooled_change(runs, split, metric)
-    if change is None:
+def difference_cell(
+    runs: Sequence[Mapping], split: str, metric: str, less: int, of: int
+) -> str | None:
+    found = pooled_difference(runs, split, less, of)
+    if found is None:
         return None
     unit, digits = shown(metric)
     mean, low, high = (
-        f"{unit * value:+.{digits}f}" for value in (change.mean, change.low, change.high)
+        f"{unit * value:+.{digits}f}" for value in (found.mean, found.low, found.high)
     )
     return f"{mean} ({low} to {high})"
 
 
-def pooled_change(runs: Sequence[Mapping], split: str, metric: str) -> Interval | None:
-    """After less before, seeds averaged question by question; None where nothing was recorded."""
-    at_before = 1 + 2 * list(PAIRS).index(metric)
-    at_after = at_before + 1
+def pooled_difference(runs: Sequence[Mapping], split: str, less: int, of: int) -> Interval | None:
+    """Place `of` of an outcome less place `less`, seeds averaged question by question.
+
+    None where nothing was recorded.
+    """
     values: dict[str, list[tuple[float, float]]] = defaultdict(list)
     entities: dict[str, str] = {}
     for run in runs:
         for data_id, line in run["outcomes"][split].items():
-            if line[at_before] is None or line[at_after] is None:
+            if line[less] is None or line[of] is None:
                 return None
-            values[data_id].append((line[at_before], line[at_after]))
+            values[data_id].append((line[less], line[of]))
             entities[data_id] = line[0]
     if not values:
         return None

@@ -63,6 +63,7 @@ def test_the_table_has_one_row_for_each_group_of_seeds():
     assert grpo[6] == "25.0 → 62.5"
     assert grpo[7].startswith("+37.5 (")
     assert shuffled[7] == "+0.0 (+0.0 to +0.0)"
+    assert grpo[10].startswith("+75.0 (")
     assert grpo[-2:] == [25.0, 100.0]
 
 
@@ -80,7 +81,7 @@ def test_seeds_of_other_weights_or_fields_stay_apart(other):
 def test_a_method_that_records_no_entity_has_no_ident():
     nothing = rows(0, 1, identified=None)
     (row,) = results_table([line("promsa-0", nothing, nothing)], "unseen_entity").rows
-    assert row[8:10] == [None, None]
+    assert row[8:11] == [None, None, None]
 
 
 def test_lines_survive_the_file(tmp_path):
@@ -125,6 +126,7 @@ def test_any_other_broken_run_is_refused_with_its_line(tmp_path, broken, said):
 def test_a_run_that_was_evaluated_after_training_alone_has_no_change():
     (row,) = results_table([line("grpo-0", [], rows(1, 0))], "unseen_entity").rows
     assert row[4:10] == ["0.50", None, "50.0", None, "100.0", None]
+    assert row[10].startswith("+50.0 (")
 
 
 @pytest.mark.parametrize("before", [[], rows(1)])
