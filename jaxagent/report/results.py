@@ -134,6 +134,12 @@ def check_line(line: Mapping, where: str) -> None:
         for name in ("dialogues", "accuracy")
         if not isinstance(found, dict) or name not in found
     ]
+    lacking += [
+        f"outcomes.{split}, {AT_FIRST + 1} values a question"
+        for split, found in (line["outcomes"] if "outcomes" not in lacking else {}).items()
+        if not isinstance(found, dict)
+        or any(not isinstance(one, list) or len(one) != AT_FIRST + 1 for one in found.values())
+    ]
     if lacking:
         raise ValueError(
             f"{where} is no run of `jaxagent sweep`: it lacks {', '.join(lacking)}. "

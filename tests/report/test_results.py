@@ -113,6 +113,13 @@ def test_a_torn_last_run_is_left_out_with_a_message(tmp_path, caplog):
             json.dumps(line("a", rows(0), rows(1)) | {"after": {"s": {}}}),
             r"lacks after\.s\.dialogues",
         ),
+        *(
+            (
+                json.dumps(line("a", rows(0), rows(1)) | {"outcomes": {"s": outcomes}}),
+                r"lacks outcomes\.s, 8 values a question",
+            )
+            for outcomes in (7, {"q": 7}, {"q": ["td", 1.0, 1.0]})
+        ),
     ],
 )
 def test_any_other_broken_run_is_refused_with_its_line(tmp_path, broken, said):
