@@ -3,6 +3,7 @@
 import argparse
 import errno
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -69,6 +70,8 @@ def dispatch(arguments: Sequence[str]) -> int:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
         if name == wanted:
+            # PyTorch is not needed, so transformers need not say that it is missing.
+            os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
             module = importlib.import_module(f"jaxagent.cli.{name}")
             module.add_arguments(command)
     if wanted is None and not set(arguments) & {"-h", "--help"}:
