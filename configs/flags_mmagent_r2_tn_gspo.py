@@ -3,7 +3,7 @@
     jaxagent train --config flags_mmagent_r2_tn_gspo --workdir work/flags_mmagent_r2_tn_gspo
     jaxagent sweep --config flags_mmagent_r2_tn_gspo --workdir work/sweep --results results.jsonl
 
-At most six minutes of training a run on two CPU cores, beside the two evaluations. The figures
+A run ends with its first step after six minutes of training, the two evaluations apart. The figures
 stand in the README's results table.
 """
 

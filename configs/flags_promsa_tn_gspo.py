@@ -2,7 +2,7 @@
 
     jaxagent train --config flags_promsa_tn_gspo --workdir work/flags_promsa_tn_gspo
 
-At most six minutes of training on two CPU cores.
+Training ends with its first step after six minutes.
 """
 
 from configs import base

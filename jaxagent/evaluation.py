@@ -63,6 +63,12 @@ Towers = Callable[[Sequence[str]], Mapping[str, Float[np.ndarray, " e"]]]
 """Image keys to unit vectors."""
 POOL = 15
 """Entities of the retriever's pool in which ranks are looked for: the papers' K (1 + rej_max)."""
+FIELDS = (
+    *("id", "data_id", "split", "family", "kind", "ambiguous", "entity_ids", "accuracy"),
+    *("identified", "rank", "tower", "reward", "terms", "calls", "rejections", "tokens"),
+    *("truncated", "turns"),
+)
+"""What figures are made of in a row, and what the report shows of each."""
 VIEWS = {False: "clear_view", True: "ambiguous_view"}
 """The group of a question by whether its image shows too little to tell."""
 
@@ -388,11 +394,18 @@ def read_rows(path: Path) -> list[dict]:
     """The rows of an evaluation.
 
     Raises:
-        ValueError: a line is torn or no row.
+        ValueError: a line is torn or no row, or there is none.
     """
+    again = "Delete the file; the same command evaluates again."
     lines = read_lines(path)
     if lines.torn:
-        raise ValueError(
-            f"The last line of {path} is torn. Delete the file; the same command evaluates again."
-        )
+        raise ValueError(f"The last line of {path} is torn. {again}")
+    if not lines.rows:
+        raise ValueError(f"{path} holds no dialogue. {again}")
+    for number, row in zip(lines.numbers, lines.rows, strict=True):
+        if lacking := [name for name in FIELDS if name not in row]:
+            raise ValueError(
+                f"Line {number} of {path} is no dialogue of this version: it lacks "
+                f"{', '.join(lacking)}. {again}"
+            )
     return lines.rows

@@ -187,6 +187,17 @@ def test_a_torn_file_of_rows_is_refused(tmp_path):
         read_rows(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("\n", "holds no dialogue"), ('{"id": 1}\n', "Line 1 of .* it lacks data_id, split")],
+)
+def test_rows_of_nothing_or_of_another_version_are_refused(tmp_path, text, said):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_rows(path)
+
+
 def test_every_entity_is_asked_about_before_any_is_asked_twice():
     questions = [question(f"{entity}{n}", entity=entity) for entity in "abcd" for n in range(5)]
     kept = chosen(questions, Protocol(splits=("unseen_entity",), count=6, seed=1))

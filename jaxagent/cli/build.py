@@ -15,7 +15,7 @@ from jaxagent.agents.protocol import Method, Tools
 from jaxagent.agents.tools import all_tools
 from jaxagent.cli.errors import UserError, told
 from jaxagent.cli.records import record
-from jaxagent.cli.work import WorkFolder
+from jaxagent.cli.work import WorkFolder, local_path
 from jaxagent.data.benchmark import Benchmark, build_benchmark, read_questions
 from jaxagent.data.config import FlagsConfig
 from jaxagent.data.fiction import twisted_images
@@ -100,7 +100,8 @@ def chosen(word: str, table: Mapping, field: str):
 
 def kb_folder(config: ConfigDict, workdir: Path) -> Path:
     """Where the benchmark and its base lie."""
-    return Path(config.data.folder or workdir / "kb").expanduser()
+    named = config.data.folder
+    return local_path(named, "config.data.folder") if named else workdir / "kb"
 
 
 def open_world(config: ConfigDict, folder: WorkFolder, progress: Progress) -> World:
@@ -188,7 +189,7 @@ def policy_folder(name: str, method: str) -> Path:
                 f"{row.cold_start} --workdir <folder>` and give <folder>/trained."
             )
         return folder
-    folder = Path(name).expanduser()
+    folder = local_path(name, "config.model.folder")
     if not folder.is_dir():
         raise UserError(
             f"There is no policy folder {folder}. Give config.model.folder a folder in Hugging "

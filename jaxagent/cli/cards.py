@@ -18,6 +18,7 @@ from jaxagent.cli.work import WorkFolder
 from jaxagent.evaluation import metrics
 from jaxagent.report.records import Table
 from jaxagent.report.run import read_scalars
+from jaxagent.weights.folder import CARD
 
 CARD_FIELDS = (
     *("command", "cores", "seed", "figures"),
@@ -78,7 +79,7 @@ def whole_command(command: str, name: str, config: ConfigDict, workdir: Path) ->
 
 def cold_start_text(method: str) -> str:
     """What made a method's shipped policy, and a table of its figures."""
-    card = read_card(build.policy_folder("shipped", method) / "card.json", method)
+    card = read_card(build.policy_folder("shipped", method) / CARD, method)
     table = Table(
         title=method,
         columns=("split", *(f"{n} %" if n in IN_PERCENT else n for n in CARD_FIGURES)),

@@ -114,13 +114,16 @@ def checked_base(config: ConfigDict) -> ConfigDict:
         *path, last = name.split(".")
         if (value := at(config, ".".join(path))[last]) < least:
             raise UserError(f"config.{name} is {value!r}; it must be at least {least}.")
+    for name, value in (("seed", config.seed), ("data.flags.seed", config.data.flags.seed)):
+        if value >= 2**32:
+            raise UserError(f"config.{name} is {value}; it must be below 2**32.")
     for name in ("val_facts", "test_facts"):
         if (value := config.data.flags[name]) <= 0:
             raise UserError(
                 f"config.data.flags.{name} is {value!r}; it must be above 0, or a split is empty."
             )
-    for group, folder in (("data", config.data.folder), ("model", config.model.folder)):
-        local_path(folder, f"config.{group}.folder")
+    build.kb_folder(config, Path())
+    local_path(config.model.folder, "config.model.folder")
     check(config.data.families, tuple[Family, ...], "data.families")
     for name in ("data.families", "data.flags.families"):
         check_some(config, name, get_args(Family))
@@ -158,6 +161,8 @@ def checked_agent(config: ConfigDict) -> ConfigDict:
             open_policy(build.policy_folder(model.folder, config.method.name))
     record(RolloutConfig, config, "rollout")
     evaluation = record(EvaluationConfig, config, "evaluation")
+    if len(set(evaluation.splits)) < len(evaluation.splits):
+        raise UserError(f"config.evaluation.splits is {evaluation.splits}; each may stand once.")
     with told(ValueError):
         Sampling(temperature=evaluation.temperature)
         Sampling(temperature=evaluation.train_temperature)

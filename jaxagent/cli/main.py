@@ -75,6 +75,8 @@ def dispatch(arguments: Sequence[str]) -> int:
             module = importlib.import_module(f"jaxagent.cli.{name}")
             module.add_arguments(command)
     if wanted is None and not set(arguments) & {"-h", "--help"}:
+        if arguments:
+            raise UserError(f"Unknown argument {arguments[0]!r}. See `jaxagent --help`.")
         parser.print_help()
         return 2
     options, rest = parser.parse_known_args(arguments)

@@ -20,7 +20,7 @@ from jaxagent.cli.pages import (
 from jaxagent.cli.quickstart import EXPERIMENT, USUAL
 from jaxagent.cli.tables import markdown_table
 from jaxagent.cli.work import WorkFolder, local_path
-from jaxagent.json_lines import write_json
+from jaxagent.json_lines import write_json, write_whole
 from jaxagent.report.results import results_table
 from jaxagent.report.run import read_scalars
 
@@ -49,26 +49,29 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 def check_together(options: argparse.Namespace) -> None:
     """Refuses options of which one would be passed over in silence."""
-    if options.card and (options.results or options.readme or not options.workdir):
+    given = {name for name, value in vars(options).items() if value is not None}
+    if "card" in given and ({"results", "readme"} & given or "workdir" not in given):
         raise UserError(
             "--card is written from the work folder of a training: give --workdir with it, and "
             "neither --results nor --readme."
         )
-    if options.output and (options.card or options.readme):
+    if "output" in given and {"card", "readme"} & given:
         raise UserError("--output names a page, and --card and --readme write none. Leave it out.")
-    if options.workdir and options.results:
+    if {"workdir", "results"} <= given:
         raise UserError("Give either --workdir of a run or --results of a sweep, not both.")
-    if not (options.readme or options.workdir or options.results):
+    if not {"readme", "workdir", "results"} & given:
         raise UserError("Give either --workdir of a run or --results of a sweep.")
 
 
 def write_wanted(options: argparse.Namespace) -> Path:
     """Where what was asked for is written."""
-    folder = WorkFolder.at(options.workdir) if options.workdir else None
-    results = local_path(options.results, "--results") if options.results else None
-    output = local_path(options.output, "--output") if options.output else None
-    if options.readme:
-        readme = local_path(options.readme, "--readme")
+    names = ("results", "output", "readme", "card")
+    results, output, readme, card = (
+        None if (path := getattr(options, name)) is None else local_path(path, f"--{name}")
+        for name in names
+    )
+    folder = None if options.workdir is None else WorkFolder.at(options.workdir)
+    if readme:
         if results:
             fill(readme, "results", readme_results(results))
         elif folder:
@@ -78,8 +81,7 @@ def write_wanted(options: argparse.Namespace) -> Path:
         return readme
     if results:
         return page_of_results(results, output)
-    if options.card:
-        card = local_path(options.card, "--card")
+    if card:
         write_json(card, policy_card(folder))
         return card
     return page_of_run(folder, saved_config(folder.config), output=output or folder.report)
@@ -126,12 +128,27 @@ def readme_cold_start() -> str:
 
 
 def fill(path: Path, name: str, text: str) -> None:
-    """Puts the text between the markers `<!-- name:begin -->` and `<!-- name:end -->`."""
+    """Puts the text between the markers `<!-- name:begin -->` and `<!-- name:end -->`.
+
+    What stood between them is lost, so nothing is written where it could be another's.
+    """
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     with told():
-        old = path.read_text()
-    before, found, rest = old.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise UserError(f"{path} has no markers {begin} and {end} to write between.")
-    path.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}")
+        content = path.read_bytes()
+    try:
+        old = content.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no text: {error}.") from error
+    before, _, rest = old.partition(begin)
+    between, _, after = rest.partition(end)
+    if (old.count(begin), old.count(end), rest.count(end)) != (1, 1, 1):
+        raise UserError(
+            f"{path} has no markers {begin} and {end} to write between: each must stand there "
+            "once, in this order."
+        )
+    if "<!--" in between:
+        raise UserError(
+            f"Between {begin} and {end} of {path} another comment begins. Move the markers to "
+            "where nothing but the generated text lies between them."
+        )
+    write_whole(path, [f"{before}{begin}\n{text.strip()}\n{end}{after}"])

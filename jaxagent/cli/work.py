@@ -79,12 +79,17 @@ class WorkFolder:
 
 def local_path(path: str, name: str) -> Path:
     """A path on this machine; an address such as `gs://bucket/run` would become a folder `gs:`."""
+    if not path:
+        raise UserError(f"{name} is empty; give a path, or leave it out.")
     if "://" in path:
         raise UserError(
             f"{name} is {path!r}, an address; it must be a path on this machine. Mount the bucket "
             "(gcsfuse) and give the path below the mount."
         )
-    return Path(path).expanduser()
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{name} is {path!r}: this machine has no such user.") from error
 
 
 def open_work_folder(path: str) -> WorkFolder:

@@ -7,6 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+TEXT_SIZES = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "intermediate_size"),
+)
+VISION_SIZES = (
+    *("hidden_size", "depth", "num_heads", "intermediate_size", "out_hidden_size", "in_channels"),
+    *("patch_size", "temporal_patch_size", "spatial_merge_size", "num_position_embeddings"),
+)
+
 
 class ConfigError(ValueError):
     """A `config.json` that this package cannot run; the message says which field and why."""
@@ -106,6 +115,13 @@ class Qwen3VLConfig:
     vision: VisionConfig
     image_token: int
 
+    def __post_init__(self):
+        if self.vision.out_width != self.text.width:
+            raise ConfigError(
+                f"vision out_hidden_size={self.vision.out_width} is not the text tower's "
+                f"hidden_size={self.text.width}, so its features cannot stand among the tokens."
+            )
+
     @classmethod
     def from_hf(cls, fields: Any) -> "Qwen3VLConfig":
         """The config of a `config.json`; ConfigError when it is another family or a part of it."""
@@ -117,6 +133,9 @@ class Qwen3VLConfig:
                 "Qwen3-VL). Point it at a Qwen3-VL folder."
             )
         try:
+            for name in ("text_config", "vision_config"):
+                _check_object(fields[name], f"config.json's {name}")
+            _check_sizes(fields, "config.json's", "image_token_id")
             return cls(
                 text=_text_config(fields),
                 vision=_vision_config(fields["vision_config"]),
@@ -134,10 +153,27 @@ def _check_object(value: Any, what: str) -> None:
         )
 
 
+def _check_sizes(fields: Mapping[str, Any], part: str, *names: str) -> None:
+    for name in names:
+        if type(value := fields[name]) is not int or value < 1:
+            raise ConfigError(f"{part} {name}={value!r} is no integer of at least 1.")
+
+
+def _integers(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    value = fields[name]
+    if not isinstance(value, list | tuple) or any(type(one) is not int for one in value):
+        raise ConfigError(f"{name}={value!r} is no list of integers.")
+    return tuple(value)
+
+
+def _number(fields: Mapping[str, Any], name: str) -> float:
+    if type(value := fields[name]) not in (int, float) or not value > 0:
+        raise ConfigError(f"{name}={value!r} is no number above 0.")
+    return float(value)
+
+
 def _text_config(fields: Mapping[str, Any]) -> TextConfig:
     text = fields["text_config"]
-    for name in ("text_config", "vision_config"):
-        _check_object(fields[name], f"config.json's {name}")
     # transformers 5 writes `rope_parameters`; published folders hold `rope_scaling`, `rope_theta`
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
     _check_object(rope, "config.json's rope_parameters or rope_scaling")
@@ -145,6 +181,7 @@ def _text_config(fields: Mapping[str, Any]) -> TextConfig:
         raise ConfigError(f"rope_type={kind!r} is not supported; only 'default' is.")
     if (activation := text["hidden_act"]) != "silu":
         raise ConfigError(f"text hidden_act={activation!r} is not supported; only 'silu' is.")
+    _check_sizes(text, "text", *TEXT_SIZES)
     return TextConfig(
         vocab=text["vocab_size"],
         width=text["hidden_size"],
@@ -153,15 +190,15 @@ def _text_config(fields: Mapping[str, Any]) -> TextConfig:
         kv_heads=text["num_key_value_heads"],
         head_size=text["head_dim"],
         mlp_width=text["intermediate_size"],
-        norm_epsilon=text["rms_norm_eps"],
-        rope_theta=float(rope["rope_theta"] if "rope_theta" in rope else text["rope_theta"]),
-        rope_sections=tuple(rope["mrope_section"]),
+        norm_epsilon=_number(text, "rms_norm_eps"),
+        rope_theta=_number(rope if "rope_theta" in rope else text, "rope_theta"),
+        rope_sections=_integers(rope, "mrope_section"),
         rope_interleaved=True,
         qk_norm=True,
         qkv_bias=text.get("attention_bias", False),
         out_bias=text.get("attention_bias", False),
         tied=fields.get("tie_word_embeddings", False),
-        deepstack=len(fields["vision_config"]["deepstack_visual_indexes"]),
+        deepstack=len(_integers(fields["vision_config"], "deepstack_visual_indexes")),
     )
 
 
@@ -170,6 +207,7 @@ def _vision_config(vision: Mapping[str, Any]) -> VisionConfig:
         raise ConfigError(
             f"vision hidden_act={activation!r} is not supported; only 'gelu_pytorch_tanh' is."
         )
+    _check_sizes(vision, "vision", *VISION_SIZES)
     return VisionConfig(
         width=vision["hidden_size"],
         layers=vision["depth"],
@@ -181,5 +219,5 @@ def _vision_config(vision: Mapping[str, Any]) -> VisionConfig:
         temporal_patch=vision["temporal_patch_size"],
         merge=vision["spatial_merge_size"],
         positions=vision["num_position_embeddings"],
-        deepstack=tuple(vision["deepstack_visual_indexes"]),
+        deepstack=_integers(vision, "deepstack_visual_indexes"),
     )

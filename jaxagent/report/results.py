@@ -115,8 +115,15 @@ def read_results(path: Path) -> list[dict]:
     if not path.exists():
         return []
     lines = read_lines(path)
+    seen = {}
     for number, line in zip(lines.numbers, lines.rows, strict=True):
         check_line(line, f"Line {number} of {path}")
+        run = (line["config"], line["name"], line["weights"], repr(sorted(line["changes"].items())))
+        if (first := seen.setdefault(run, number)) != number:
+            raise ValueError(
+                f"Lines {first} and {number} of {path} are the same run, which would count as two "
+                "seeds. Delete one of them."
+            )
     if lines.torn:
         logging.warning("The last line of %s is torn, as a stop leaves it; left out.", path)
     return lines.rows
@@ -132,19 +139,46 @@ def check_line(line: Mapping, where: str) -> None:
         if when in line and when not in lacking
         for split, found in line[when].items()
         for name in ("dialogues", "accuracy")
-        if not isinstance(found, dict) or name not in found
+        if not isinstance(found, dict) or not is_number(found.get(name))
     ]
+    wanted = {"name": str, "config": str, "weights": str, "minutes": int | float, "steps": int}
     lacking += [
-        f"outcomes.{split}, {AT_FIRST + 1} values a question"
-        for split, found in (line["outcomes"] if "outcomes" not in lacking else {}).items()
-        if not isinstance(found, dict)
-        or any(not isinstance(one, list) or len(one) != AT_FIRST + 1 for one in found.values())
+        f"{name} (it is {line[name]!r})"
+        for name, kind in wanted.items()
+        if name in line and not isinstance(line[name], kind)
     ]
+    if not lacking:
+        lacking += [
+            f"outcomes.{split}, {AT_FIRST + 1} values a question"
+            for split in sorted(line["after"].keys() | line["outcomes"].keys())
+            if not holds_outcomes(line["outcomes"].get(split))
+        ]
+        lacking += [
+            f"before.{split}.{name}"
+            for split in sorted(line["before"].keys() & line["after"].keys())
+            for name in PAIRS
+            if name in line["after"][split] and name not in line["before"][split]
+        ]
     if lacking:
         raise ValueError(
             f"{where} is no run of `jaxagent sweep`: it lacks {', '.join(lacking)}. "
             "Delete it, or name another file."
         )
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def holds_outcomes(found: object) -> bool:
+    """Whether these are a split's outcomes: each an entity, then numbers or null."""
+    return isinstance(found, dict) and all(
+        isinstance(one, list)
+        and len(one) == AT_FIRST + 1
+        and isinstance(one[0], str)
+        and all(value is None or is_number(value) for value in one[1:])
+        for one in found.values()
+    )
 
 
 def groups(lines: Iterable[Mapping]) -> dict[tuple[str, ...], list[Mapping]]:
@@ -177,7 +211,7 @@ def results_table(lines: Sequence[Mapping], split: str) -> Table:
             cells += [change_cell(runs, split, metric), change]
         cells.append(difference_cell(runs, split, "ident", AT_FIRST, AT["ident"][1]))
         first = runs[0]["after"][split]
-        cells += [100 * first[name] if name in first else None for name in ("tower", "R@1", "R@15")]
+        cells += [100 * first[of] if of in first else None for of in ("tower", "R@1", "R@15")]
         rows.append(cells)
     counts = {line["after"][split]["dialogues"] for line in lines if split in line["after"]}
     return Table(

@@ -235,6 +235,16 @@ def read_scalars(path: Path) -> list[dict]:
     """Rows of metrics.jsonl but a torn last one; none when there is no such file.
 
     Raises:
-        ValueError: any other line is no row.
+        ValueError: any other line is no row, or holds what is no number.
     """
-    return read_lines(path).rows if path.exists() else []
+    if not path.exists():
+        return []
+    lines = read_lines(path)
+    for number, row in zip(lines.numbers, lines.rows, strict=True):
+        wrong = [name for name, value in row.items() if not isinstance(value, int | float | None)]
+        if wrong or row.get("step") is None:
+            raise ValueError(
+                f"Line {number} of {path} is no step of a training: "
+                + (f"{wrong[0]} is {row[wrong[0]]!r}." if wrong else "it lacks step.")
+            )
+    return lines.rows

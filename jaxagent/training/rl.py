@@ -50,7 +50,8 @@ class RLConfig:
     seed: int = 0
 
     def __post_init__(self):
-        check_numbers(self, "rl", at_least(1), "questions", "samples", "epochs", "minibatches")
+        check_numbers(self, "rl", at_least(1), "questions", "epochs", "minibatches")
+        check_numbers(self, "rl", at_least(2), "samples")  # a group of one has no advantage
         if self.minibatches > self.questions:
             raise ValueError(
                 f"rl.minibatches is {self.minibatches}, but a step has {self.questions} groups. "

@@ -22,7 +22,7 @@ from jaxagent.weights import qwen3_vl
 from jaxagent.weights.safetensors import WeightsError, open_tensors, save_tensors
 from jaxagent.weights.table import Row
 
-CONFIG = "config.json"
+CONFIG, CARD = "config.json", "card.json"
 
 
 class PolicyWeights(NamedTuple):
@@ -106,9 +106,14 @@ def write_policy(
 
 
 def _copy_others(template: Path, folder: Path) -> None:
-    """Copies what is no tensor, each file in one move and the config last."""
+    """Copies what is no tensor, each file in one move and the config last.
+
+    A card tells what made the template's weights, so it stays there.
+    """
     files = [
-        path for path in template.iterdir() if path.is_file() and ".safetensors" not in path.name
+        path
+        for path in template.iterdir()
+        if path.is_file() and ".safetensors" not in path.name and path.name != CARD
     ]
     for path in sorted(files, key=lambda path: path.name == CONFIG):
         partial = folder / f"{path.name}.partial"

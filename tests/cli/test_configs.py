@@ -34,6 +34,11 @@ def test_a_typo_in_a_field_gets_the_nearest_name():
         read_config(EXPERIMENT, {"rollout.sampels": "3"})
 
 
+def test_a_group_is_no_field():
+    with pytest.raises(UserError, match="config.rl is a group; set one of its fields"):
+        read_config(EXPERIMENT, {"rl": "3"})
+
+
 def test_a_typo_in_an_experiment_gets_the_nearest_name():
     with pytest.raises(UserError, match=rf"Did you mean '{EXPERIMENT}'\?"):
         read_config("configs/flags_mmagent_r2_gpro.py", {})

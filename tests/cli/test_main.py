@@ -7,13 +7,7 @@ import sys
 import pytest
 
 from jaxagent.cli.main import COMMANDS, main
-
-
-def run(capsys, *words: str) -> tuple[int, str, str]:
-    status = main(words)
-    out, err = capsys.readouterr()
-    assert "Traceback" not in err
-    return status, out, err
+from tests.cli.commands import run
 
 
 @pytest.mark.parametrize(
@@ -28,6 +22,7 @@ def run(capsys, *words: str) -> tuple[int, str, str]:
         (["train", "--confg", "x"], "--config"),
         (["kb", "biuld"], "invalid choice: 'biuld'"),
         (["quickstart", "--shrot"], "--shrot"),
+        (["--verbose"], "Unknown argument '--verbose'"),
     ],
 )
 def test_a_mistake_is_one_message_and_status_2(capsys, words, said):

@@ -18,17 +18,14 @@ from jaxagent.cli.sweep import weights_digest
 from jaxagent.evaluation import write_rows
 from jaxagent.json_lines import append_line, write_lines
 from jaxagent.report.results import read_results
+from tests.cli import commands
 from tests.report.dialogue_rows import dialogue_row
 
 ROOT = Path(__file__).parents[2]
 
 
 def refused(capsys, *words: object) -> str:
-    """The message, when the command ends with exactly one and status 2."""
-    capsys.readouterr()
-    assert main(["report", *map(str, words)]) == 2
-    (message,) = capsys.readouterr().err.split("jaxagent: ")[1:]
-    return message
+    return commands.refused(capsys, "report", *map(str, words))
 
 
 def row(at: int, split: str, *, identified: bool | None = True) -> dict:
@@ -82,6 +79,10 @@ def test_a_broken_config_of_a_work_folder_is_refused(capsys, tmp_path, text):
         (("--results", "gs://b/r"), "--results is 'gs://b/r'"),
         (("--readme", "gs://b/x"), "--readme is 'gs://b/x'"),
         (("--readme", "x", "--output", "y"), "--output names a page"),
+        (("--workdir", ""), "--workdir is empty"),
+        (("--workdir", "w", "--card", ""), "--card is empty"),
+        (("--results", "r", "--output", ""), "--output is empty"),
+        (("--workdir", "~nosuchuser/w"), "this machine has no such user"),
         ((), "either --workdir"),
     ],
 )

@@ -9,8 +9,7 @@ from jaxagent.cli.configs import read_config
 from jaxagent.cli.main import main
 from jaxagent.json_lines import append_line
 from jaxagent.report.results import read_results
-
-EXPERIMENT = "flags_mmagent_r2_grpo"
+from tests.cli.commands import EXPERIMENT, refused
 
 
 @pytest.fixture
@@ -45,17 +44,9 @@ def words(tmp_path, results, config=EXPERIMENT) -> list[str]:
     return ["sweep", "--config", config, *places, "--only", "grpo"]
 
 
-def refused(capsys, arguments: list[str]) -> str:
-    """The message, when the command ends with exactly one and status 2."""
-    capsys.readouterr()
-    assert main(arguments) == 2
-    (message,) = capsys.readouterr().err.split("jaxagent: ")[1:]
-    return message
-
-
 @pytest.mark.parametrize("name", ["flags_mmagent_r2_grop", "configs/flags_mmagent_r2_grop.py"])
 def test_a_typo_in_the_experiment_gets_the_nearest_name(capsys, tmp_path, ran, name):
-    message = refused(capsys, words(tmp_path, tmp_path / "r.jsonl", config=name))
+    message = refused(capsys, *words(tmp_path, tmp_path / "r.jsonl", config=name))
     assert f"Did you mean '{EXPERIMENT}'?" in message
 
 
@@ -69,13 +60,13 @@ def test_a_typo_in_the_experiment_gets_the_nearest_name(capsys, tmp_path, ran, n
 )
 def test_a_wrong_value_is_refused_before_anything_is_written(capsys, tmp_path, ran, flag, said):
     arguments = [*words(tmp_path, tmp_path / "r.jsonl"), f"--config.{flag}"]
-    assert said in refused(capsys, arguments)
+    assert said in refused(capsys, *arguments)
     assert ran == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_experiment_without_rows_says_to_train(capsys, tmp_path, ran):
-    message = refused(capsys, words(tmp_path, tmp_path / "r.jsonl", config="flags_cold_start"))
+    message = refused(capsys, *words(tmp_path, tmp_path / "r.jsonl", config="flags_cold_start"))
     assert "has no sweep()" in message
 
 
@@ -96,7 +87,7 @@ def test_a_row_that_was_run_with_other_fields_is_refused(capsys, tmp_path, ran):
     ran.clear()
     same = ["--config.rollout.rows=(8,)", "--config.optimizer.learning_rate=0.0003"]
     assert main([*words(tmp_path, results), *same]) == 0
-    message = refused(capsys, words(tmp_path, results))
+    message = refused(capsys, *words(tmp_path, results))
     assert "holds the row grpo-0 with other fields (optimizer.learning_rate was 0.0003" in message
     assert ran == []
 
@@ -104,7 +95,7 @@ def test_a_row_that_was_run_with_other_fields_is_refused(capsys, tmp_path, ran):
 def test_a_row_that_began_with_other_weights_is_refused(capsys, tmp_path, ran):
     results = tmp_path / "r.jsonl"
     append_line(results, line("grpo-0", {"seed": 0}) | {"weights": "1f"})
-    message = refused(capsys, words(tmp_path, results))
+    message = refused(capsys, *words(tmp_path, results))
     assert "the row grpo-0 of a run that began with other weights than 'shipped' holds" in message
     assert ran == []
 
@@ -125,7 +116,7 @@ def test_any_other_broken_line_is_refused_with_its_number(capsys, tmp_path, ran,
     results = tmp_path / "r.jsonl"
     results.write_text(f"{json.dumps(line('x', {}))}\n{broken}\n{json.dumps(line('y', {}))}\n")
     before = results.read_text()
-    assert "Line 2 of" in refused(capsys, words(tmp_path, results))
+    assert "Line 2 of" in refused(capsys, *words(tmp_path, results))
     assert ran == []
     assert results.read_text() == before
 
@@ -135,12 +126,12 @@ def test_a_results_file_that_cannot_be_written_is_refused_before_the_first_run(
 ):
     (tmp_path / "file").write_text("")
     for place in (tmp_path, tmp_path / "file" / "r.jsonl"):
-        message = refused(capsys, words(tmp_path, place))
+        message = refused(capsys, *words(tmp_path, place))
         assert f"The results file {place} cannot be written" in message
         assert "--results" in message
     assert ran == []
 
 
 def test_results_at_an_address_are_refused(capsys, tmp_path, ran):
-    assert "--results is 'gs://b/r'" in refused(capsys, words(tmp_path, "gs://b/r"))
+    assert "--results is 'gs://b/r'" in refused(capsys, *words(tmp_path, "gs://b/r"))
     assert ran == []

@@ -156,16 +156,20 @@ def test_a_training_that_was_killed_goes_on_from_its_last_checkpoint(work, tmp_p
     words += [*agent_flags(work), "--config.evaluation.when=()"]
     words += ["--config.rl.steps=12", "--config.checkpoint.every=1"]
     killed = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 300
     while not (tmp_path / "checkpoints" / "rl" / "1").exists():
         assert killed.poll() is None, "the training ended by itself"
+        assert time.monotonic() < until, "no checkpoint in five minutes"
         time.sleep(0.1)
     killed.kill()
     killed.wait()
     assert not (tmp_path / "trained").exists()
+    (first, *_) = (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()
     again = subprocess.run(words, capture_output=True, text=True, check=True)
     assert again.stdout.splitlines()[-1] == f"Report: {tmp_path / 'report.html'}"
     lines = (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 13))
+    assert lines[0] == first  # its times too: the first step was not done again
     assert load_policy(tmp_path / "trained").params
 
 

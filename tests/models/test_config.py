@@ -104,6 +104,14 @@ def test_what_transformers_writes_is_read_alike(tmp_path):
         (changed("vision_config", num_heads=7), "hidden_size=1152 is not a multiple of 4 x"),
         (changed("vision_config", num_position_embeddings=10), "not a square"),
         (changed("vision_config", deepstack_visual_indexes=[3, 40]), "must rise within"),
+        (changed("vision_config", deepstack_visual_indexes=None), "indexes=None is no list"),
+        (changed("vision_config", patch_size="16"), "vision patch_size='16' is no integer"),
+        (changed("vision_config", out_hidden_size=64), "out_hidden_size=64 is not the text"),
+        (changed("text_config", hidden_size=None), "text hidden_size=None is no integer"),
+        (changed("text_config", num_hidden_layers="3"), "num_hidden_layers='3' is no integer"),
+        (changed("text_config", vocab_size=0), "vocab_size=0 is no integer of at least 1"),
+        (changed("text_config", rms_norm_eps="1e-6"), "rms_norm_eps='1e-6' is no number"),
+        (EIGHT_B | {"image_token_id": None}, "image_token_id=None is no integer"),
     ],
 )
 def test_what_cannot_run_is_refused_by_name(fields, message):

@@ -116,10 +116,22 @@ def test_a_torn_last_run_is_left_out_with_a_message(tmp_path, caplog):
         *(
             (
                 json.dumps(line("a", rows(0), rows(1)) | {"outcomes": {"s": outcomes}}),
-                r"lacks outcomes\.s, 8 values a question",
+                r"outcomes\.s, 8 values a question",
             )
-            for outcomes in (7, {"q": 7}, {"q": ["td", 1.0, 1.0]})
+            for outcomes in (7, {"q": 7}, {"q": ["td", 1.0, 1.0]}, {"q": [1.0] * 8})
         ),
+        (
+            json.dumps(line("a", rows(0), rows(1)) | {"outcomes": {}}),
+            r"lacks outcomes\.unseen_entity, 8 values",
+        ),
+        (
+            json.dumps(
+                line("a", rows(0), rows(1))
+                | {"before": {"unseen_entity": {"dialogues": 1, "accuracy": 0.5}}}
+            ),
+            r"lacks before\.unseen_entity\.reward, before\.unseen_entity\.ident",
+        ),
+        (json.dumps(line("a", rows(0), rows(1)) | {"steps": "5"}), "lacks steps"),
     ],
 )
 def test_any_other_broken_run_is_refused_with_its_line(tmp_path, broken, said):
@@ -127,6 +139,14 @@ def test_any_other_broken_run_is_refused_with_its_line(tmp_path, broken, said):
     path.write_text(f"\n{broken}\n")
     append_line(path, line("a-1", rows(0), rows(1)))
     with pytest.raises(ValueError, match=f"Line 2 of .*{said}"):
+        read_results(path)
+
+
+def test_one_run_that_stands_there_twice_is_refused(tmp_path):
+    path = tmp_path / "results.jsonl"
+    for name in ("a-0", "a-1", "a-0"):
+        append_line(path, line(name, rows(0), rows(1)))
+    with pytest.raises(ValueError, match="Lines 1 and 3 of .* are the same run"):
         read_results(path)
 
 
@@ -171,8 +191,29 @@ def test_generated_text_stands_between_its_markers_and_replaces_the_old(tmp_path
     assert path.read_text() == "a\n<!-- results:begin -->\nnewer\n<!-- results:end -->\nb\n"
 
 
-def test_missing_markers_are_named(tmp_path):
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no markers\n", "no markers"),
+        (f"{END} a {BEGIN}", "in this order"),
+        (f"{BEGIN} a {END} and {END}", "must stand there once"),
+        (f"{BEGIN} a {END} and {BEGIN} b {END}", "must stand there once"),
+        (f"{BEGIN} a <!-- other:begin --> b {END}", "another comment begins"),
+    ],
+)
+def test_markers_between_which_a_users_text_may_lie_are_refused(tmp_path, text, said):
     path = tmp_path / "README.md"
-    path.write_text("no markers\n")
-    with pytest.raises(UserError, match="no markers"):
+    path.write_text(text)
+    with pytest.raises(UserError, match=said):
+        fill(path, "results", "x")
+    assert path.read_text() == text
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="README.md is no text"):
         fill(path, "results", "x")

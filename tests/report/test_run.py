@@ -79,6 +79,17 @@ def test_a_torn_last_step_is_left_out_and_any_other_is_refused(tmp_path):
         read_scalars(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [('{"loss": 1}\n', "lacks step"), ('{"step": 1, "loss": "x"}\n', "loss is 'x'")],
+)
+def test_a_step_without_its_number_or_with_a_word_is_refused(tmp_path, text, said):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"Line 1 of .*{said}"):
+        read_scalars(path)
+
+
 def test_a_method_that_records_no_entity_has_no_such_headline():
     rows = [row(0, 1.0, ident=None)]
     assert len(headlines([], rows, [])) == 1

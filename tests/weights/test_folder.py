@@ -71,6 +71,14 @@ def test_writing_replaces_what_was_there(folder):
     assert not (folder / "model.safetensors").exists()
 
 
+def test_a_card_stays_with_the_weights_that_it_tells_of(folder, tmp_path):
+    policy, params = tiny.policy()
+    (folder / "card.json").write_text("{}")
+    write_policy(tmp_path / "other", policy.model.config, params, template=folder)
+    assert is_whole(tmp_path / "other")
+    assert not (tmp_path / "other" / "card.json").exists()
+
+
 def test_a_folder_is_whole_when_all_of_it_was_written(tmp_path, monkeypatch):
     policy, params = tiny.policy()
     words = (tmp_path, policy.model.config, params)
