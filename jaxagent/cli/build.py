@@ -110,6 +110,7 @@ def open_world(config: ConfigDict, folder: WorkFolder, progress: Progress) -> Wo
     indices = record(KnowledgeBaseConfig, config, "retrieval")
     root = kb_folder(config, folder.root)
     with told():
+        opened = encoders(config)  # before anything is built
         benchmark = build_benchmark(root, flags, progress)
         images = twisted_images(FlagImages(root, size=config.data.image_side))
         base = knowledge_base.build(
@@ -117,7 +118,7 @@ def open_world(config: ConfigDict, folder: WorkFolder, progress: Progress) -> Wo
             [Entity(id=one.id, name=one.name, images=(one.image,)) for one in benchmark.entities],
             benchmark.passages,
             images=images,
-            encoders=encoders(config),
+            encoders=opened,
             config=indices,
             progress=progress,
         )

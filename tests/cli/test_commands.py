@@ -28,6 +28,12 @@ def test_kb_info_of_a_torn_record_of_recall_says_how_to_write_it_again(capsys, w
     assert "`jaxagent kb build` writes it again" in message
 
 
+def test_an_encoder_that_is_not_there_is_named_before_anything_is_built(capsys, tmp_path):
+    words = ["--workdir", str(tmp_path), "--config.retrieval.image_encoder=/no/such/encoder"]
+    assert "'/no/such/encoder' is no image encoder" in refused(capsys, "kb", "build", *words)
+    assert not (tmp_path / "kb").exists()
+
+
 def test_a_base_of_another_config_is_refused(capsys, work):
     flags = [*base_flags(work), "--config.data.flags.views=5"]
     assert "views" in refused(capsys, "kb", "build", "--workdir", str(work), *flags)
