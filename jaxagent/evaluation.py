@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxagent.agents.protocol import with_images
-from jaxagent.json_lines import read_lines, write_lines
+from jaxagent.json_lines import check_rows, read_lines, write_lines
 from jaxagent.retrieval.knowledge_base import KnowledgeBase
 from jaxagent.retrieval.search import entity_ranks, search_images
 from jaxagent.scoring.infoseek import harmonic_mean
@@ -402,10 +402,11 @@ def read_rows(path: Path) -> list[dict]:
         raise ValueError(f"The last line of {path} is torn. {again}")
     if not lines.rows:
         raise ValueError(f"{path} holds no dialogue. {again}")
-    for number, row in zip(lines.numbers, lines.rows, strict=True):
-        if lacking := [name for name in FIELDS if name not in row]:
-            raise ValueError(
-                f"Line {number} of {path} is no dialogue of this version: it lacks "
-                f"{', '.join(lacking)}. {again}"
-            )
+
+    def fault(row: Row) -> str:
+        lacking = [name for name in FIELDS if name not in row]
+        words = f"dialogue of this version: it lacks {', '.join(lacking)}. {again}"
+        return words if lacking else ""
+
+    check_rows(path, lines, fault)
     return lines.rows

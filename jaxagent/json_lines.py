@@ -6,7 +6,7 @@ and never read as a row.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -41,6 +41,16 @@ def read_lines(path: Path) -> Lines:
         rows.append(row)
         numbers.append(number)
     return Lines(rows, torn=len(whole) < len(content), numbers=numbers)
+
+
+def check_rows(path: Path, lines: Lines, fault: Callable[[dict], str]) -> None:
+    """Raises ValueError for the first row that `fault` says something of: what it is not, and why.
+
+    The message has the number of its line.
+    """
+    for number, row in zip(lines.numbers, lines.rows, strict=True):
+        if said := fault(row):
+            raise ValueError(f"Line {number} of {path} is no {said}")
 
 
 def write_json(path: Path, value: Mapping) -> None:

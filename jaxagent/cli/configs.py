@@ -79,11 +79,12 @@ def apply(config: ConfigDict, changes: Mapping[str, Json]) -> None:
     problems = []
     values = {}
     for name, value in changes.items():
-        if name not in fields and any(field.startswith(f"{name}.") for field in fields):
-            problems.append(f"config.{name} is a group; set one of its fields.")
-            continue
         if name not in fields:
-            problems.append(f"The config has no field {name!r}. {did_you_mean(name, fields)}")
+            problems.append(
+                f"config.{name} is a group; set one of its fields."
+                if any(field.startswith(f"{name}.") for field in fields)
+                else f"The config has no field {name!r}. {did_you_mean(name, fields)}"
+            )
             continue
         try:
             values[name] = like(fields[name], value)

@@ -136,11 +136,9 @@ class Qwen3VLConfig:
             for name in ("text_config", "vision_config"):
                 _check_object(fields[name], f"config.json's {name}")
             _check_sizes(fields, "config.json's", "image_token_id")
-            return cls(
-                text=_text_config(fields),
-                vision=_vision_config(fields["vision_config"]),
-                image_token=fields["image_token_id"],
-            )
+            vision = _vision_config(fields["vision_config"])
+            text = _text_config(fields, deepstack=len(vision.deepstack))
+            return cls(text=text, vision=vision, image_token=fields["image_token_id"])
         except KeyError as missing:
             raise ConfigError(f"config.json lacks the field {missing}.") from None
 
@@ -172,7 +170,7 @@ def _number(fields: Mapping[str, Any], name: str) -> float:
     return float(value)
 
 
-def _text_config(fields: Mapping[str, Any]) -> TextConfig:
+def _text_config(fields: Mapping[str, Any], *, deepstack: int) -> TextConfig:
     text = fields["text_config"]
     # transformers 5 writes `rope_parameters`; published folders hold `rope_scaling`, `rope_theta`
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
@@ -198,7 +196,7 @@ def _text_config(fields: Mapping[str, Any]) -> TextConfig:
         qkv_bias=text.get("attention_bias", False),
         out_bias=text.get("attention_bias", False),
         tied=fields.get("tie_word_embeddings", False),
-        deepstack=len(_integers(fields["vision_config"], "deepstack_visual_indexes")),
+        deepstack=deepstack,
     )
 
 

@@ -20,15 +20,18 @@ from pathlib import Path
 import numpy as np
 
 from jaxagent.evaluation import Row, metrics
-from jaxagent.json_lines import read_lines
+from jaxagent.json_lines import check_rows, read_lines
 from jaxagent.report.records import Table
 from jaxagent.report.run import METRICS, ends, label
 from jaxagent.scoring.metrics import Interval, entity_interval
 
 KEPT = ("dialogues", *METRICS)
-GROUPED = ("changes", "before", "after", "outcomes", "versions")
-FIELDS = ("name", "config", "weights", "minutes", "steps", *GROUPED)
-"""What a line is read for; those of `GROUPED` are objects."""
+FIELDS = {
+    **dict.fromkeys(("name", "config", "weights"), str),
+    **{"minutes": int | float, "steps": int},
+    **dict.fromkeys(("changes", "before", "after", "outcomes", "versions"), dict),
+}
+"""What a line is read for, and the type of each."""
 PAIRS = {"reward": "reward", "accuracy": "accuracy", "ident": "identified"}
 """Metric -> what a row of dialogues calls it; an outcome holds them in this order."""
 AT = {name: (1 + 2 * at, 2 + 2 * at) for at, name in enumerate(PAIRS)}
@@ -115,9 +118,9 @@ def read_results(path: Path) -> list[dict]:
     if not path.exists():
         return []
     lines = read_lines(path)
+    check_rows(path, lines, line_fault)
     seen = {}
     for number, line in zip(lines.numbers, lines.rows, strict=True):
-        check_line(line, f"Line {number} of {path}")
         run = (line["config"], line["name"], line["weights"], repr(sorted(line["changes"].items())))
         if (first := seen.setdefault(run, number)) != number:
             raise ValueError(
@@ -129,41 +132,50 @@ def read_results(path: Path) -> list[dict]:
     return lines.rows
 
 
-def check_line(line: Mapping, where: str) -> None:
-    """Refuses a line that lacks what the tables read."""
-    lacking = [name for name in FIELDS if name not in line]
-    lacking += [name for name in GROUPED if name in line and not isinstance(line[name], dict)]
-    lacking += [
+def line_fault(line: Mapping) -> str:
+    """What the tables read and the line lacks; nothing when it is a run."""
+    lacking = lacking_fields(line) or lacking_figures(line) or lacking_pairs(line)
+    if not lacking:
+        return ""
+    return (
+        f"run of `jaxagent sweep`: it lacks {', '.join(lacking)}. Delete it, or name another file."
+    )
+
+
+def lacking_fields(line: Mapping) -> list[str]:
+    return [
+        f"{name} (it is {line[name]!r})" if name in line else name
+        for name, kind in FIELDS.items()
+        if not isinstance(line.get(name), kind)
+    ]
+
+
+def lacking_figures(line: Mapping) -> list[str]:
+    return [
         f"{when}.{split}.{name}"
         for when in ("before", "after")
-        if when in line and when not in lacking
         for split, found in line[when].items()
         for name in ("dialogues", "accuracy")
         if not isinstance(found, dict) or not is_number(found.get(name))
     ]
-    wanted = {"name": str, "config": str, "weights": str, "minutes": int | float, "steps": int}
-    lacking += [
-        f"{name} (it is {line[name]!r})"
-        for name, kind in wanted.items()
-        if name in line and not isinstance(line[name], kind)
-    ]
-    if not lacking:
-        lacking += [
+
+
+def lacking_pairs(line: Mapping) -> list[str]:
+    """What intervals are drawn from, and what a figure after training is held against."""
+    before, after, outcomes = line["before"], line["after"], line["outcomes"]
+    return [
+        *(
             f"outcomes.{split}, {AT_FIRST + 1} values a question"
-            for split in sorted(line["after"].keys() | line["outcomes"].keys())
-            if not holds_outcomes(line["outcomes"].get(split))
-        ]
-        lacking += [
+            for split in sorted(after.keys() | outcomes.keys())
+            if not holds_outcomes(outcomes.get(split))
+        ),
+        *(
             f"before.{split}.{name}"
-            for split in sorted(line["before"].keys() & line["after"].keys())
+            for split in sorted(before.keys() & after.keys())
             for name in PAIRS
-            if name in line["after"][split] and name not in line["before"][split]
-        ]
-    if lacking:
-        raise ValueError(
-            f"{where} is no run of `jaxagent sweep`: it lacks {', '.join(lacking)}. "
-            "Delete it, or name another file."
-        )
+            if name in after[split] and name not in before[split]
+        ),
+    ]
 
 
 def is_number(value: object) -> bool:

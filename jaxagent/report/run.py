@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from jaxagent.evaluation import Row, Summary, is_harmonic, paired_change, summary
-from jaxagent.json_lines import read_lines
+from jaxagent.json_lines import check_rows, read_lines
 from jaxagent.report.records import Curve, Figure, Report, Table
 
 CURVES = {
@@ -240,11 +240,12 @@ def read_scalars(path: Path) -> list[dict]:
     if not path.exists():
         return []
     lines = read_lines(path)
-    for number, row in zip(lines.numbers, lines.rows, strict=True):
-        wrong = [name for name, value in row.items() if not isinstance(value, int | float | None)]
-        if wrong or row.get("step") is None:
-            raise ValueError(
-                f"Line {number} of {path} is no step of a training: "
-                + (f"{wrong[0]} is {row[wrong[0]]!r}." if wrong else "it lacks step.")
-            )
+    check_rows(path, lines, scalars_fault)
     return lines.rows
+
+
+def scalars_fault(row: Mapping) -> str:
+    for name, value in row.items():
+        if not isinstance(value, int | float | None):
+            return f"step of a training: {name} is {value!r}."
+    return "" if row.get("step") is not None else "step of a training: it lacks step."
