@@ -55,7 +55,7 @@ _MERGER = (
     ("linear_fc2.bias", "mlp/down/bias", "o -> o"),
 )
 
-UNUSED_WHEN_TIED = frozenset({"lm_head.weight"})
+UNUSED_WHEN_TIED = (r"lm_head\.weight",)
 """Keys that some folders with a tied head hold as a copy of the embedding table."""
 
 

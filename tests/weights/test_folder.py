@@ -16,7 +16,7 @@ from transformers import Qwen3VLForConditionalGeneration
 
 from jaxagent.models.config import ConfigError
 from jaxagent.trees import flat, map_named
-from jaxagent.weights import folder as folders
+from jaxagent.weights import params as files
 from jaxagent.weights import qwen3_vl
 from jaxagent.weights.folder import is_whole, read_policy, write_policy
 from jaxagent.weights.safetensors import WeightsError
@@ -88,7 +88,7 @@ def test_a_folder_is_whole_when_all_of_it_was_written(tmp_path, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(folders, "save_tensors", stop)
+    monkeypatch.setattr(files, "save_tensors", stop)
     with pytest.raises(KeyboardInterrupt):
         write_policy(*words, template=policy.folder)
     assert not is_whole(tmp_path)
