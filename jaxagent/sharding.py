@@ -42,15 +42,17 @@ class MeshSizes:
     context: int = 1
 
 
-def policy_rules(*, tied: bool) -> Rules:
+def policy_rules(*, tied: bool, qkv_bias: bool) -> Rules:
     """The table of a Qwen-VL policy: a sharded text tower, a replicated vision tower.
 
     The vision tower is small and its widths (an MLP of 4,304 or 3,420) divide by little.
     """
     head = () if tied else ((r"^text/untied_head/kernel$", P("fsdp", "tensor")),)
+    biases = ((r"^text/.*attention/[qkv]/bias$", P(None, "tensor")),) if qkv_bias else ()
     return (
         (r"^text/embed/table$", P("tensor", "fsdp")),
         *head,
+        *biases,
         (r"^text/.*attention/[qkv]/kernel$", P(None, "fsdp", "tensor")),
         (r"^text/.*attention/o/kernel$", P(None, "tensor", None, "fsdp")),
         (r"^text/.*mlp/(gate|up)/kernel$", P(None, "fsdp", "tensor")),

@@ -27,6 +27,8 @@ class ImageRef:
 
 
 Part = str | ImageRef
+Grid = tuple[int, int, int]
+"""Frames, rows and columns of an image's patches."""
 Images = Callable[[str], UInt8[np.ndarray, "y x 3"]]
 """Key -> RGB pixels; raises KeyError with the key when there is no such image."""
 Progress = Callable[[str, int, int], None]
@@ -109,7 +111,7 @@ class ImageSpan:
 
     key: str
     start: int
-    grid: tuple[int, int, int]
+    grid: Grid
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagent.data.tiny_policy import PolicySizes, make_policy_folder
-from jaxagent.models.config import Qwen3VLConfig, TextConfig, VisionConfig
+from jaxagent.models.config import TextConfig
 from jaxagent.models.layers import blueprint
-from jaxagent.models.qwen3_vl import Model, Qwen3VL
+from jaxagent.models.policy import Model, PolicyConfig, Towers
+from jaxagent.models.qwen3_vl import Qwen3VisionConfig
 from jaxagent.processing.policy import LoadedPolicy, open_policy
 from jaxagent.trees import Params, map_named
 from jaxagent.weights.folder import write_policy
@@ -67,7 +68,7 @@ _TEXT = TextConfig(
     tied=True,
     deepstack=2,
 )
-_VISION = VisionConfig(
+_VISION = Qwen3VisionConfig(
     width=32,
     layers=3,
     heads=2,
@@ -85,7 +86,8 @@ _VISION = VisionConfig(
 def model(**text) -> Model:
     """A tiny model; keywords change its text sizes."""
     return Model(
-        Qwen3VLConfig(
+        PolicyConfig(
+            family="qwen3_vl",
             text=replace(_TEXT, **text),
             vision=_VISION,
             image_token=7,
@@ -96,7 +98,7 @@ def model(**text) -> Model:
 def params(model: Model, *, seed: int = 0) -> Params:
     """Random parameters that hide nothing: see the module's docstring."""
     numbers = np.random.default_rng(seed)
-    initial = blueprint(lambda: Qwen3VL(model.config)).initial
+    initial = blueprint(lambda: Towers(model.config)).initial
 
     def draw(name, leaf):
         mean, std = initial[name]

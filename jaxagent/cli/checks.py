@@ -22,7 +22,7 @@ from jaxagent.cli.errors import UserError, told
 from jaxagent.cli.records import at, check, record
 from jaxagent.cli.work import local_path
 from jaxagent.data.tiny_policy import PolicySizes
-from jaxagent.models.qwen3_vl import Model
+from jaxagent.models.policy import Model
 from jaxagent.processing.policy import open_policy
 from jaxagent.retrieval.encoders import TextSearch
 from jaxagent.retrieval.knowledge_base import KnowledgeBaseConfig
@@ -207,8 +207,9 @@ def check_packing(config: ConfigDict, last: Shape) -> None:
 def check_mesh(mesh: Mesh, folder: Path) -> None:
     """Refuses a mesh that does not divide the parameters of the policy in a folder."""
     policy = read_config(folder)
+    rules = policy_rules(tied=policy.text.tied, qkv_bias=policy.text.qkv_bias)
     try:
-        partition_specs(policy_rules(tied=policy.text.tied), Model(policy).shapes(), mesh)
+        partition_specs(rules, Model(policy).shapes(), mesh)
     except ShardingError as error:
         sizes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
         raise UserError(

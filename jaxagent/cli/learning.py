@@ -210,6 +210,7 @@ class Learning:
     ) -> Update:
         """The update of an algorithm, compiled when it is first run."""
         policy = self.agent.policy
+        text = policy.model.config.text
         return Update(
             model=policy.model,
             algorithm=row,
@@ -217,7 +218,7 @@ class Learning:
                 record(OptimizerConfig, self.config, "optimizer"), num_updates
             ),
             mesh=self.mesh,
-            rules=policy_rules(tied=policy.model.config.text.tied),
+            rules=policy_rules(tied=text.tied, qkv_bias=text.qkv_bias),
             config=StepConfig(
                 chunk=self.config.packing.chunk,
                 temperature=temperature,

@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxagent.data.induction import QK_SCALE, SLOW, looking_back, rotary_angles
-from jaxagent.models.config import Qwen3VLConfig
 from jaxagent.models.decoder import ImageFeatures
+from jaxagent.models.policy import PolicyConfig
 from jaxagent.trees import Params, flat, nested
 
 IMAGE_MEAN = 0.75  # size of the common mean, in that of the embeddings
@@ -35,7 +35,7 @@ DIM_KEY, DIM_QUERY = 1.2, 0.5  # of the note in a key, and of the query that it 
 
 
 def with_matching(
-    params: Params, config: Qwen3VLConfig, features: ImageFeatures, *, search_end: int
+    params: Params, config: PolicyConfig, features: ImageFeatures, *, search_end: int
 ) -> Params:
     """A policy's parameters with the circuit in them; the text tower's are `with_induction`'s.
 
@@ -98,7 +98,7 @@ def with_matching(
     return nested({name: jnp.asarray(leaf) for name, leaf in named.items()})
 
 
-def check_room(config: Qwen3VLConfig) -> None:
+def check_room(config: PolicyConfig) -> None:
     """Raises ValueError when the text tower is too small for both circuits."""
     text, num_deep = config.text, len(config.vision.deepstack)
     num_slow = 2 * int(np.sum(rotary_angles(text) < SLOW))

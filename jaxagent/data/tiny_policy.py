@@ -11,8 +11,7 @@ from tokenizers import Tokenizer
 from jaxagent.bounds import POSITIVE, check_numbers
 from jaxagent.data.induction import with_induction
 from jaxagent.data.tokenizer import trained_tokenizer, write_tokenizer
-from jaxagent.models.config import Qwen3VLConfig
-from jaxagent.models.qwen3_vl import Model
+from jaxagent.models.policy import Model, PolicyConfig
 from jaxagent.weights.folder import write_policy
 
 
@@ -74,7 +73,7 @@ def make_policy_folder(
     _write_json(folder / "config.json", fields)
     _write_json(folder / "generation_config.json", _generation(tokenizer))
     _write_json(folder / "preprocessor_config.json", _preprocessing(sizes))
-    config = Qwen3VLConfig.from_hf(fields)
+    config = PolicyConfig.from_hf(fields)
     params = Model(config).init(jax.random.key(seed))
     params = params | {"text": with_induction(params["text"], config.text, seed=seed)}
     write_policy(folder, config, params, template=folder)

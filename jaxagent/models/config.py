@@ -1,6 +1,8 @@
-"""Frozen sizes of the policies, read from a Hugging Face `config.json`.
+"""Frozen sizes of both towers, and how they are read from a Hugging Face `config.json`.
 
-The field names are words for what a size is; the letters of the shapes stand beside them.
+The field names are words for what a size is; the letters of the shapes stand beside them. Published
+folders of Qwen2-VL and Qwen2.5-VL hold the text tower's fields at the top, newer ones in
+`text_config`; both are read. What is only one family's stands in that family's file.
 """
 
 from collections.abc import Mapping
@@ -9,12 +11,15 @@ from typing import Any
 
 TEXT_SIZES = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
-    *("num_key_value_heads", "head_dim", "intermediate_size"),
+    *("num_key_value_heads", "intermediate_size"),
 )
 VISION_SIZES = (
     *("hidden_size", "depth", "num_heads", "intermediate_size", "out_hidden_size", "in_channels"),
-    *("patch_size", "temporal_patch_size", "spatial_merge_size", "num_position_embeddings"),
+    *("patch_size", "temporal_patch_size", "spatial_merge_size"),
 )
+
+Fields = Mapping[str, Any]
+"""A JSON object."""
 
 
 class ConfigError(ValueError):
@@ -63,7 +68,7 @@ class TextConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class VisionConfig:
-    """Sizes of Qwen3-VL's vision tower."""
+    """What the vision towers of all families have in common."""
 
     width: int  # d
     layers: int  # l
@@ -74,8 +79,7 @@ class VisionConfig:
     patch: int  # pixels a side
     temporal_patch: int  # frames a patch
     merge: int  # patches a side of one image token
-    positions: int  # the learned square table, side * side
-    deepstack: tuple[int, ...]  # the layers whose outputs become deepstack features
+    deepstack: tuple[int, ...] = ()  # the layers whose outputs become deepstack features
 
     def __post_init__(self):
         if self.width % (4 * self.heads):
@@ -83,8 +87,6 @@ class VisionConfig:
                 f"vision hidden_size={self.width} is not a multiple of 4 x num_heads={self.heads}, "
                 "which its rotary positions need."
             )
-        if self.side**2 != self.positions:
-            raise ConfigError(f"num_position_embeddings={self.positions} is not a square.")
         if sorted(set(self.deepstack)) != list(self.deepstack) or any(
             not 0 <= layer < self.layers for layer in self.deepstack
         ):
@@ -92,10 +94,6 @@ class VisionConfig:
                 f"deepstack_visual_indexes={list(self.deepstack)} must rise within the "
                 f"{self.layers} vision layers."
             )
-
-    @property
-    def side(self) -> int:
-        return round(self.positions**0.5)
 
     @property
     def head_size(self) -> int:
@@ -107,115 +105,82 @@ class VisionConfig:
         return self.channels * self.temporal_patch * self.patch**2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Qwen3VLConfig:
-    """A dense Qwen3-VL: both towers and the id that stands for images."""
+def read_text(
+    fields: Fields, *, qk_norm: bool, qkv_bias: bool, interleaved: bool, deepstack: int
+) -> TextConfig:
+    """The text tower of a `config.json`; the flags are what its family has."""
+    text = fields.get("text_config", fields)
+    # transformers 5 writes `rope_parameters`; published folders hold `rope_scaling`, `rope_theta`
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    check_object(rope, "config.json's rope_parameters or rope_scaling")
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ("default", "mrope"):  # "mrope": the older word for the default
+        raise ConfigError(f"rope_type={kind!r} is not supported; only 'default' is.")
+    if (activation := text["hidden_act"]) != "silu":
+        raise ConfigError(f"text hidden_act={activation!r} is not supported; only 'silu' is.")
+    if text.get("use_sliding_window"):
+        raise ConfigError("use_sliding_window=true is not supported; every layer sees all tokens.")
+    check_sizes(text, "text", *TEXT_SIZES)
+    width, heads = text["hidden_size"], text["num_attention_heads"]
+    if "head_dim" in text:
+        check_sizes(text, "text", "head_dim")
+    elif width % heads:
+        raise ConfigError(f"hidden_size={width} is not a multiple of num_attention_heads={heads}.")
+    bias = text.get("attention_bias", False)
+    return TextConfig(
+        vocab=text["vocab_size"],
+        width=width,
+        layers=text["num_hidden_layers"],
+        heads=heads,
+        kv_heads=text["num_key_value_heads"],
+        head_size=text.get("head_dim", width // heads),
+        mlp_width=text["intermediate_size"],
+        norm_epsilon=number(text, "rms_norm_eps"),
+        rope_theta=number(rope if "rope_theta" in rope else text, "rope_theta"),
+        rope_sections=integers(rope, "mrope_section"),
+        rope_interleaved=interleaved,
+        qk_norm=qk_norm,
+        qkv_bias=qkv_bias or bias,
+        out_bias=bias,
+        tied=fields.get("tie_word_embeddings", False) or text.get("tie_word_embeddings", False),
+        deepstack=deepstack,
+    )
 
-    text: TextConfig
-    vision: VisionConfig
-    image_token: int
 
-    def __post_init__(self):
-        if self.vision.out_width != self.text.width:
-            raise ConfigError(
-                f"vision out_hidden_size={self.vision.out_width} is not the text tower's "
-                f"hidden_size={self.text.width}, so its features cannot stand among the tokens."
-            )
-
-    @classmethod
-    def from_hf(cls, fields: Any) -> "Qwen3VLConfig":
-        """The config of a `config.json`; ConfigError when it is another family or a part of it."""
-        _check_object(fields, "config.json")
-        family = fields.get("model_type")
-        if family != "qwen3_vl":
-            raise ConfigError(
-                f"The folder holds a {family!r} model; this loader reads 'qwen3_vl' (dense "
-                "Qwen3-VL). Point it at a Qwen3-VL folder."
-            )
-        try:
-            for name in ("text_config", "vision_config"):
-                _check_object(fields[name], f"config.json's {name}")
-            _check_sizes(fields, "config.json's", "image_token_id")
-            vision = _vision_config(fields["vision_config"])
-            text = _text_config(fields, deepstack=len(vision.deepstack))
-            return cls(text=text, vision=vision, image_token=fields["image_token_id"])
-        except KeyError as missing:
-            raise ConfigError(f"config.json lacks the field {missing}.") from None
-
-
-def _check_object(value: Any, what: str) -> None:
+def check_object(value: Any, what: str) -> None:
+    """ConfigError unless the value is a JSON object."""
     if not isinstance(value, Mapping):
         raise ConfigError(
             f"{what} is {value!r}; it must be an object of fields. Point at the folder of a "
-            "Qwen3-VL."
+            "Qwen-VL policy."
         )
 
 
-def _check_sizes(fields: Mapping[str, Any], part: str, *names: str) -> None:
+def check_sizes(fields: Fields, part: str, *names: str) -> None:
+    """ConfigError unless each field is an integer of at least 1."""
     for name in names:
         if type(value := fields[name]) is not int or value < 1:
             raise ConfigError(f"{part} {name}={value!r} is no integer of at least 1.")
 
 
-def _integers(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
+def check_activation(vision: Fields, expected: str) -> None:
+    """ConfigError unless the vision tower's MLP has this activation."""
+    if (activation := vision["hidden_act"]) != expected:
+        raise ConfigError(
+            f"vision hidden_act={activation!r} is not supported; only {expected!r} is."
+        )
+
+
+def integers(fields: Fields, name: str) -> tuple[int, ...]:
+    """A list of integers; ConfigError when it is anything else."""
     value = fields[name]
     if not isinstance(value, list | tuple) or any(type(one) is not int for one in value):
         raise ConfigError(f"{name}={value!r} is no list of integers.")
     return tuple(value)
 
 
-def _number(fields: Mapping[str, Any], name: str) -> float:
+def number(fields: Fields, name: str) -> float:
+    """A number above 0; ConfigError when it is anything else."""
     if type(value := fields[name]) not in (int, float) or not value > 0:
         raise ConfigError(f"{name}={value!r} is no number above 0.")
     return float(value)
-
-
-def _text_config(fields: Mapping[str, Any], *, deepstack: int) -> TextConfig:
-    text = fields["text_config"]
-    # transformers 5 writes `rope_parameters`; published folders hold `rope_scaling`, `rope_theta`
-    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    _check_object(rope, "config.json's rope_parameters or rope_scaling")
-    if (kind := rope.get("rope_type", "default")) != "default":
-        raise ConfigError(f"rope_type={kind!r} is not supported; only 'default' is.")
-    if (activation := text["hidden_act"]) != "silu":
-        raise ConfigError(f"text hidden_act={activation!r} is not supported; only 'silu' is.")
-    _check_sizes(text, "text", *TEXT_SIZES)
-    return TextConfig(
-        vocab=text["vocab_size"],
-        width=text["hidden_size"],
-        layers=text["num_hidden_layers"],
-        heads=text["num_attention_heads"],
-        kv_heads=text["num_key_value_heads"],
-        head_size=text["head_dim"],
-        mlp_width=text["intermediate_size"],
-        norm_epsilon=_number(text, "rms_norm_eps"),
-        rope_theta=_number(rope if "rope_theta" in rope else text, "rope_theta"),
-        rope_sections=_integers(rope, "mrope_section"),
-        rope_interleaved=True,
-        qk_norm=True,
-        qkv_bias=text.get("attention_bias", False),
-        out_bias=text.get("attention_bias", False),
-        tied=fields.get("tie_word_embeddings", False),
-        deepstack=deepstack,
-    )
-
-
-def _vision_config(vision: Mapping[str, Any]) -> VisionConfig:
-    if (activation := vision["hidden_act"]) != "gelu_pytorch_tanh":
-        raise ConfigError(
-            f"vision hidden_act={activation!r} is not supported; only 'gelu_pytorch_tanh' is."
-        )
-    _check_sizes(vision, "vision", *VISION_SIZES)
-    return VisionConfig(
-        width=vision["hidden_size"],
-        layers=vision["depth"],
-        heads=vision["num_heads"],
-        mlp_width=vision["intermediate_size"],
-        out_width=vision["out_hidden_size"],
-        channels=vision["in_channels"],
-        patch=vision["patch_size"],
-        temporal_patch=vision["temporal_patch_size"],
-        merge=vision["spatial_merge_size"],
-        positions=vision["num_position_embeddings"],
-        deepstack=_integers(vision, "deepstack_visual_indexes"),
-    )

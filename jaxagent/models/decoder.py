@@ -35,11 +35,24 @@ class ImageFeatures(NamedTuple):
     deepstack: Float[Array, "s i n d"]
 
 
+def without_deepstack(tokens: Float[Array, "i n d"]) -> ImageFeatures:
+    """The features of a tower that has no deepstack."""
+    return ImageFeatures(tokens, jnp.zeros((0, *tokens.shape), tokens.dtype))
+
+
 class Placed(NamedTuple):
     """Image features and, for each token, the row of the flattened `[i n]` that it takes, or -1."""
 
     features: ImageFeatures
     index: Int[Array, "b t"]
+
+
+class Decoded(NamedTuple):
+    """What a pass gives: normed hidden states, the cache of `attend`, hidden states on request."""
+
+    hidden: Float[Array, "b t d"]
+    cache: KVCache | None
+    states: Float[Array, "m b t d"]
 
 
 def at_tokens(
@@ -121,30 +134,44 @@ class Decoder(nnx.Module):
         cache: KVCache | None = None,
         images: Placed | None = None,
         remat: bool = False,
-    ) -> tuple[Float[Array, "b t d"], KVCache | None]:
-        """The normed hidden states of embedded tokens, and the cache that `attend` has made."""
+        states: tuple[int, ...] = (),
+    ) -> Decoded:
+        """The pass over embedded tokens.
+
+        `states` are numbers of layers, 0 to all: the hidden states after so many, before the last
+        norm, are kept beside the result.
+        """
+        # Each requested layer writes to the slots that are its own; nothing is kept without a
+        # request.
+        kept = jnp.zeros((len(states), *x.shape), x.dtype)
+        numbers = jnp.asarray(states, jnp.int32)
+
+        def keep(kept, num_layers, x):
+            if not states:
+                return kept
+            return jnp.where((numbers == num_layers)[:, None, None, None], x[None], kept)
 
         def through(layers, num_before, carry, deepstack):
             graph, params = nnx.split(layers)
 
             def step(carry, xs):
-                (x, cache), (layer, layer_params, rows) = carry, xs
+                (x, cache, kept), (layer, layer_params, rows) = carry, xs
                 block = nnx.merge(graph, layer_params)
                 x, cache = block(x, rotation, partial(attend, cache, layer))
                 if rows is not None:
                     x = x + at_tokens(rows, images.index, jnp.zeros_like(x))
-                return (x, cache), None
+                return (x, cache, keep(kept, layer + 1, x)), None
 
             num = jax.tree.leaves(params)[0].shape[0]
             xs = (num_before + jnp.arange(num), params, deepstack)
             carry, _ = jax.lax.scan(jax.checkpoint(step) if remat else step, carry, xs)
             return carry
 
-        carry = (x, cache)
+        carry = (x, cache, keep(kept, 0, x))
         if self.deepstack_layers is not None:
             deepstack = None if images is None else images.features.deepstack
             carry = through(self.deepstack_layers, 0, carry, deepstack)
         if self.layers is not None:
             carry = through(self.layers, self.config.deepstack, carry, None)
-        x, cache = carry
-        return self.norm(x), cache
+        x, cache, kept = carry
+        return Decoded(self.norm(x), cache, kept)

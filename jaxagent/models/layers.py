@@ -93,12 +93,12 @@ class Embedding(nnx.Module):
 
 
 class GatedMLP(nnx.Module):
-    """down(silu(gate(x)) * up(x)), the text towers' MLP."""
+    """down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, width: int, inner: int):
-        self.gate = Linear((width,), (inner,))
-        self.up = Linear((width,), (inner,))
-        self.down = Linear((inner,), (width,))
+    def __init__(self, width: int, inner: int, *, bias: bool = False):
+        self.gate = Linear((width,), (inner,), bias=bias)
+        self.up = Linear((width,), (inner,), bias=bias)
+        self.down = Linear((inner,), (width,), bias=bias)
 
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
         return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
@@ -114,6 +114,18 @@ class MLP(nnx.Module):
 
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b e"]:
         return self.down(jax.nn.gelu(self.up(x), approximate=self.approximate))
+
+
+class QuickGeluMLP(nnx.Module):
+    """down(u * sigmoid(1.702 u)) with u = up(x), and biases: an older approximation of gelu."""
+
+    def __init__(self, width: int, inner: int):
+        self.up = Linear((width,), (inner,), bias=True)
+        self.down = Linear((inner,), (width,), bias=True)
+
+    def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
+        up = self.up(x)
+        return self.down(up * jax.nn.sigmoid(up * 1.702))
 
 
 def stack(build: Callable[[], nnx.Module], num: int) -> nnx.Module:

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxagent.models.config import TextConfig
-from jaxagent.types import ImageSpan
+from jaxagent.models.config import TextConfig, VisionConfig
+from jaxagent.types import Grid, ImageSpan
 
 
 class Rotation(NamedTuple):
@@ -68,7 +68,7 @@ def position_ids(
     return Positions(np.concatenate(parts, axis=1).astype(np.int32), position + text)
 
 
-def num_image_tokens(grid: tuple[int, int, int], merge: int) -> int:
+def num_image_tokens(grid: Grid, merge: int) -> int:
     """The tokens of an image of this many frames, rows and columns of patches."""
     frames, rows, columns = grid
     return frames * (rows // merge) * (columns // merge)
@@ -104,12 +104,12 @@ def patch_coordinates(height: int, width: int, merge: int) -> Int[np.ndarray, "2
     return blocks.transpose(0, 1, 3, 2, 4).reshape(2, -1)
 
 
-def vision_rotation(height: int, width: int, *, merge: int, head_size: int) -> Rotation:
-    """The rotation of each patch of a frame: half of the frequencies by row, half by column."""
-    rows, columns = patch_coordinates(height, width, merge)
-    frequencies = _inverse_frequencies(head_size // 2, 10_000.0)
+def vision_rotation(height: int, width: int, config: VisionConfig) -> Rotation:
+    """The rotation of each patch of a frame, `[1 p half]`: half by its row, half by its column."""
+    rows, columns = patch_coordinates(height, width, config.merge)
+    frequencies = _inverse_frequencies(config.head_size // 2, 10_000.0)
     angles = np.concatenate([np.outer(rows, frequencies), np.outer(columns, frequencies)], axis=1)
-    angles = angles.astype(np.float32)
+    angles = angles.astype(np.float32)[None]
     return Rotation(jnp.cos(angles), jnp.sin(angles))
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from jax.typing import DTypeLike
 
-from jaxagent.models.qwen3_vl import Model
+from jaxagent.models.policy import Model
 from jaxagent.processing.chat import Chat
 from jaxagent.processing.images import ImageProcessor
 from jaxagent.trees import Params

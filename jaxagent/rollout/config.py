@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from jaxagent.bounds import POSITIVE, SHARE, at_least, check_numbers
-from jaxagent.models.qwen3_vl import CacheKernel
+from jaxagent.models.policy import CacheKernel
 from jaxagent.retrieval.ladders import rung
 from jaxagent.rollout.sampling import Sampling
 

@@ -24,9 +24,10 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from jaxagent.models.attention import KVCache
 from jaxagent.models.decoder import ImageFeatures
-from jaxagent.models.qwen3_vl import CacheKernel, Grid, Model
+from jaxagent.models.policy import CacheKernel, Model
 from jaxagent.rollout.sampling import Drawn, Sampling, drawn, token_keys
 from jaxagent.trees import Params
+from jaxagent.types import Grid
 
 REPLICA = "replica"
 CACHE = KVCache(P(None, REPLICA))

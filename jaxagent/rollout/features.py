@@ -12,13 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from jaxagent.models.qwen3_vl import Grid
 from jaxagent.processing.images import Patches
 from jaxagent.processing.policy import Policy
 from jaxagent.retrieval.ladders import rung
 from jaxagent.rollout.decode import encoded
 from jaxagent.trees import Params
-from jaxagent.types import Images
+from jaxagent.types import Grid, Images
 
 
 class Features(NamedTuple):

@@ -26,9 +26,9 @@ from jaxagent.algorithms.log_ratios import Samples
 from jaxagent.algorithms.losses import Targets
 from jaxagent.bounds import at_least, check_numbers
 from jaxagent.models.decoder import ImageFeatures
-from jaxagent.models.qwen3_vl import Grid
 from jaxagent.models.rope import num_image_tokens, position_ids
 from jaxagent.training.samples import Sample
+from jaxagent.types import Grid
 
 PatchesByGrid = dict[Grid, Float[Array, "i p c"]]
 

@@ -12,11 +12,12 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxagent.models.decoder import ImageFeatures
-from jaxagent.models.qwen3_vl import Grid, Model
+from jaxagent.models.policy import Model
 from jaxagent.models.rope import num_image_tokens
 from jaxagent.rollout.features import FeatureCache, Features
 from jaxagent.training.batch import Pictures, PictureSource
 from jaxagent.trees import Params
+from jaxagent.types import Grid
 
 FROZEN_VERSION = 0
 """The weight version of a tower that never changes."""

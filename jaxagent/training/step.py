@@ -30,7 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxagent.algorithms.losses import policy_loss
 from jaxagent.algorithms.table import Algorithm
 from jaxagent.models.decoder import ImageFeatures
-from jaxagent.models.qwen3_vl import Model
+from jaxagent.models.policy import Model
 from jaxagent.sharding import ROWS, Rules, param_shardings
 from jaxagent.training.batch import MicroBatch, PatchesByGrid, Rows, fill
 from jaxagent.training.optimizer import Optimizer

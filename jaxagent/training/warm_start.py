@@ -26,9 +26,10 @@ from jaxagent.bounds import SHARE, at_least, check_numbers
 from jaxagent.data.config import check_levels, check_views
 from jaxagent.data.fiction import TWISTS, twisted_key
 from jaxagent.data.views import view_key
-from jaxagent.models.qwen3_vl import Grid, Model
+from jaxagent.models.policy import Model
 from jaxagent.training.contrastive import ContrastiveConfig, Pairs, train
 from jaxagent.trees import Params, map_named
+from jaxagent.types import Grid
 
 Pair = tuple[str, str]
 """The key of a view and that of its base image."""

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from jax.typing import DTypeLike
 
-from jaxagent.models.config import ConfigError, Qwen3VLConfig
-from jaxagent.models.qwen3_vl import Model
+from jaxagent.models.config import ConfigError
+from jaxagent.models.policy import Model, PolicyConfig
 from jaxagent.trees import Params
-from jaxagent.weights import qwen3_vl
+from jaxagent.weights import policies
 from jaxagent.weights.params import read_params, write_params
 
 CONFIG, CARD = "config.json", "card.json"
@@ -19,15 +19,15 @@ CONFIG, CARD = "config.json", "card.json"
 class PolicyWeights(NamedTuple):
     """What a folder holds besides its tokenizer."""
 
-    config: Qwen3VLConfig
+    config: PolicyConfig
     params: Params
 
 
-def read_config(folder: str | Path) -> Qwen3VLConfig:
+def read_config(folder: str | Path) -> PolicyConfig:
     """The config of a folder; ConfigError when there is none or it is another family's."""
     path = Path(folder) / CONFIG
     try:
-        return Qwen3VLConfig.from_hf(json.loads(path.read_text()))
+        return PolicyConfig.from_hf(json.loads(path.read_text()))
     except FileNotFoundError:
         raise ConfigError(
             f"{path} is not there. A policy is a folder in Hugging Face format."
@@ -51,18 +51,19 @@ def read_policy(
     config = read_config(folder)
     params = read_params(
         folder,
-        qwen3_vl.table(config),
+        policies.table(config),
         Model(config).shapes(),
         dtype=dtype,
         shardings=shardings,
-        unused=qwen3_vl.UNUSED_WHEN_TIED if config.text.tied else (),
+        unused=policies.unused(config),
+        renames=policies.RENAMES,
     )
     return PolicyWeights(config, params)
 
 
 def write_policy(
     folder: str | Path,
-    config: Qwen3VLConfig,
+    config: PolicyConfig,
     params: Params,
     *,
     template: str | Path,
@@ -81,7 +82,7 @@ def write_policy(
     in_place = folder.samefile(template)
     if not in_place:
         (folder / CONFIG).unlink(missing_ok=True)
-    rows = qwen3_vl.table(config)
+    rows = policies.table(config)
     write_params(folder, rows, params, dtype=dtype, max_bytes=max_bytes)
     if not in_place:
         _copy_others(template, folder)

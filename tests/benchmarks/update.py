@@ -15,8 +15,9 @@ import numpy as np
 
 from jaxagent.algorithms.aggregations import counts
 from jaxagent.algorithms.table import ALGORITHMS
-from jaxagent.models.config import Qwen3VLConfig, TextConfig, VisionConfig
-from jaxagent.models.qwen3_vl import Model
+from jaxagent.models.config import TextConfig
+from jaxagent.models.policy import Model, PolicyConfig
+from jaxagent.models.qwen3_vl import Qwen3VisionConfig
 from jaxagent.rollout.features import Features
 from jaxagent.sharding import MeshSizes, make_mesh, policy_rules
 from jaxagent.training.batch import Shape, fitting_shape, micro_batch, packed
@@ -30,7 +31,7 @@ from jaxagent.types import ImageSpan
 GRID, TOKENS_PER_IMAGE = (1, 4, 4), 4
 
 
-def config(layers: int = 4) -> Qwen3VLConfig:
+def config(layers: int = 4) -> PolicyConfig:
     text = TextConfig(
         vocab=2048,
         width=128,
@@ -49,7 +50,7 @@ def config(layers: int = 4) -> Qwen3VLConfig:
         tied=True,
         deepstack=2,
     )
-    vision = VisionConfig(
+    vision = Qwen3VisionConfig(
         width=128,
         layers=3,
         heads=4,
@@ -62,7 +63,7 @@ def config(layers: int = 4) -> Qwen3VLConfig:
         positions=64,
         deepstack=(0, 1),
     )
-    return Qwen3VLConfig(text=text, vision=vision, image_token=2040)
+    return PolicyConfig(family="qwen3_vl", text=text, vision=vision, image_token=2040)
 
 
 def dialogues(num: int, mean: int, rng: np.random.Generator) -> list[Sample]:
@@ -104,7 +105,7 @@ def main() -> None:
         algorithm=ALGORITHMS["grpo"],
         optimizer=make_optimizer(OptimizerConfig(), 100),
         mesh=make_mesh(MeshSizes(), jax.devices()[:1]),
-        rules=policy_rules(tied=True),
+        rules=policy_rules(tied=True, qkv_bias=False),
         config=StepConfig(),
     )
     learner = update.learner(model.init(jax.random.key(0)))

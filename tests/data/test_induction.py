@@ -8,8 +8,7 @@ import pytest
 from jaxagent.data.induction import with_induction
 from jaxagent.data.tiny_policy import PolicySizes, hf_config
 from jaxagent.data.tokenizer import trained_tokenizer
-from jaxagent.models.config import Qwen3VLConfig
-from jaxagent.models.qwen3_vl import Model
+from jaxagent.models.policy import Model, PolicyConfig
 from tests import tiny
 
 LENGTH = 250
@@ -19,7 +18,7 @@ SIZES = PolicySizes()
 @pytest.fixture(scope="module")
 def model() -> Model:
     tokenizer = trained_tokenizer(tiny.TEXTS, vocab=512)
-    return Model(Qwen3VLConfig.from_hf(hf_config(SIZES, tokenizer)))
+    return Model(PolicyConfig.from_hf(hf_config(SIZES, tokenizer)))
 
 
 def raised(model: Model, text_params) -> float:

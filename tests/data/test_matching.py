@@ -9,9 +9,8 @@ from jaxagent.data.induction import with_induction
 from jaxagent.data.matching import with_matching
 from jaxagent.data.tiny_policy import PolicySizes, hf_config
 from jaxagent.data.tokenizer import trained_tokenizer
-from jaxagent.models.config import Qwen3VLConfig
 from jaxagent.models.decoder import ImageFeatures
-from jaxagent.models.qwen3_vl import Model
+from jaxagent.models.policy import Model, PolicyConfig
 from jaxagent.models.rope import position_ids
 from jaxagent.types import ImageSpan
 from tests import tiny
@@ -25,7 +24,7 @@ IMAGE, NAME = 4, 3  # tokens
 @pytest.fixture(scope="module")
 def model() -> Model:
     tokenizer = trained_tokenizer(tiny.TEXTS, vocab=512)
-    return Model(Qwen3VLConfig.from_hf(hf_config(SIZES, tokenizer)))
+    return Model(PolicyConfig.from_hf(hf_config(SIZES, tokenizer)))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,7 @@ def test_without_the_end_of_a_search_nothing_tells_question_and_candidates_apart
 
 def test_a_tower_without_room_is_refused(model, features):
     tokenizer = trained_tokenizer(tiny.TEXTS, vocab=512)
-    narrow = Model(Qwen3VLConfig.from_hf(hf_config(PolicySizes(width=64), tokenizer)))
+    narrow = Model(PolicyConfig.from_hf(hf_config(PolicySizes(width=64), tokenizer)))
     with pytest.raises(ValueError, match="a width of 94; model.sizes gives 2, 2 and 64"):
         with_matching({}, narrow.config, features, search_end=SEARCH_END)
 

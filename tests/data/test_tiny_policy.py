@@ -6,7 +6,7 @@ import pytest
 
 from jaxagent.data.tiny_policy import make_policy_folder
 from jaxagent.data.tokenizer import trained_tokenizer
-from jaxagent.models.qwen3_vl import Model
+from jaxagent.models.policy import Model
 from jaxagent.processing.policy import load_policy
 from tests import tiny
 

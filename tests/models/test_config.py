@@ -9,8 +9,8 @@ import torch
 from transformers import Qwen3VLConfig as HFConfig
 from transformers import Qwen3VLForConditionalGeneration
 
-from jaxagent.models.config import ConfigError, Qwen3VLConfig
-from jaxagent.models.qwen3_vl import Model
+from jaxagent.models.config import ConfigError
+from jaxagent.models.policy import Model, PolicyConfig
 from jaxagent.trees import num_parameters
 from tests import tiny
 
@@ -65,7 +65,7 @@ def changed(part, **fields):
 
 
 def test_the_published_config_is_read():
-    config = Qwen3VLConfig.from_hf(EIGHT_B)
+    config = PolicyConfig.from_hf(EIGHT_B)
     assert config.text.rope_theta == 5e6
     assert config.text.rope_sections == (24, 20, 20)
     assert config.text.deepstack == 3
@@ -76,26 +76,26 @@ def test_the_8b_model_has_as_many_parameters_as_transformers():
     with torch.device("meta"):
         theirs = Qwen3VLForConditionalGeneration(HFConfig(**EIGHT_B))
     num_theirs = sum(parameter.numel() for parameter in theirs.parameters())
-    assert num_parameters(Model(Qwen3VLConfig.from_hf(EIGHT_B)).shapes()) == num_theirs
+    assert num_parameters(Model(PolicyConfig.from_hf(EIGHT_B)).shapes()) == num_theirs
 
 
 def test_what_transformers_writes_is_read_alike(tmp_path):
     HFConfig(**EIGHT_B).save_pretrained(tmp_path)
     rewritten = json.loads((tmp_path / "config.json").read_text())
-    assert Qwen3VLConfig.from_hf(rewritten) == Qwen3VLConfig.from_hf(EIGHT_B)
+    assert PolicyConfig.from_hf(rewritten) == PolicyConfig.from_hf(EIGHT_B)
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model_type": "qwen2_5_vl"}, "holds a 'qwen2_5_vl' model"),
+        ({"model_type": "qwen3_vl_moe"}, "holds a 'qwen3_vl_moe' model"),
         ({}, "holds a None model"),
         ([], r"config\.json is \[\]; it must be an object"),
         (None, r"config\.json is None"),
         (EIGHT_B | {"text_config": None}, "text_config is None; it must be an object"),
         (EIGHT_B | {"vision_config": [1]}, r"vision_config is \[1\]"),
         (changed("text_config", rope_scaling=[1]), r"rope_scaling is \[1\]"),
-        ({"model_type": "qwen3_vl"}, "lacks the field 'text_config'"),
+        ({"model_type": "qwen3_vl"}, "lacks the field 'vision_config'"),
         (changed("text_config", num_key_value_heads=5), "not a multiple"),
         (changed("text_config", hidden_act="gelu"), "hidden_act='gelu'"),
         (changed("text_config", head_dim=64), r"sums to 64; head_dim=64 needs 32"),
@@ -106,7 +106,7 @@ def test_what_transformers_writes_is_read_alike(tmp_path):
         (changed("vision_config", deepstack_visual_indexes=[3, 40]), "must rise within"),
         (changed("vision_config", deepstack_visual_indexes=None), "indexes=None is no list"),
         (changed("vision_config", patch_size="16"), "vision patch_size='16' is no integer"),
-        (changed("vision_config", out_hidden_size=64), "out_hidden_size=64 is not the text"),
+        (changed("vision_config", out_hidden_size=64), "features have 64 numbers"),
         (changed("text_config", hidden_size=None), "text hidden_size=None is no integer"),
         (changed("text_config", num_hidden_layers="3"), "num_hidden_layers='3' is no integer"),
         (changed("text_config", vocab_size=0), "vocab_size=0 is no integer of at least 1"),
@@ -116,7 +116,7 @@ def test_what_transformers_writes_is_read_alike(tmp_path):
 )
 def test_what_cannot_run_is_refused_by_name(fields, message):
     with pytest.raises(ConfigError, match=message):
-        Qwen3VLConfig.from_hf(fields)
+        PolicyConfig.from_hf(fields)
 
 
 def test_models_of_the_same_sizes_are_one_static_argument():

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from jaxagent.models.attention import KVCache, Place, append, cache_mask, segment_mask
-from jaxagent.models.config import Qwen3VLConfig
 from jaxagent.models.decoder import ImageFeatures
-from jaxagent.models.qwen3_vl import Model
+from jaxagent.models.policy import Model, PolicyConfig
 from tests import tiny
 from tests.models.test_config import EIGHT_B
 
@@ -185,7 +184,7 @@ def test_other_members_of_the_family_run_in_both_precisions(changes):
 
 
 def test_tracing_the_8b_model_takes_less_than_ten_seconds():
-    model = Model(Qwen3VLConfig.from_hf(EIGHT_B))
+    model = Model(PolicyConfig.from_hf(EIGHT_B))
     spec = partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
 
     def loss(params, ids, positions, segments, patches, index):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from jaxagent.models.qwen3_vl import Model
+from jaxagent.models.policy import Model
 from jaxagent.trees import flat, nested
-from jaxagent.weights import qwen3_vl as weights
+from jaxagent.weights import policies as weights
 from tests import tiny
 from tests.models import twins
 

@@ -12,11 +12,11 @@ import torch
 from transformers import Qwen3VLForConditionalGeneration
 
 from jaxagent.models.decoder import ImageFeatures
-from jaxagent.models.qwen3_vl import Grid, Model
+from jaxagent.models.policy import Model
 from jaxagent.models.rope import position_ids
 from jaxagent.processing.policy import Policy
 from jaxagent.trees import Params
-from jaxagent.types import ImageSpan
+from jaxagent.types import Grid, ImageSpan
 from tests import tiny
 
 LENGTH = 48

@@ -98,7 +98,7 @@ def update(
         algorithm=ALGORITHMS[name],
         optimizer=make_optimizer(OptimizerConfig(learning_rate=learning_rate, warmup=0.0), 10),
         mesh=make_mesh(mesh or MeshSizes(), devices),
-        rules=policy_rules(tied=True),
+        rules=policy_rules(tied=True, qkv_bias=False),
         config=StepConfig(chunk=8, **config),
     )
 

@@ -56,7 +56,7 @@ def gaps(engine):
         algorithm=ALGORITHMS["grpo"],
         optimizer=make_optimizer(OptimizerConfig(), 10),
         mesh=make_mesh(MeshSizes(), jax.devices()[:1]),
-        rules=policy_rules(tied=policy.model.config.text.tied),
+        rules=policy_rules(tied=True, qkv_bias=False),
         config=StepConfig(chunk=32, temperature=TEMPERATURE, banned=policy.chat.banned_ids),
     )
     learner = update.learner(params)
