@@ -83,13 +83,24 @@ def write_params(
 
 
 def _on_host(parameter: jax.Array | np.ndarray, layer: int | None) -> np.ndarray:
-    """A parameter, or one layer of it."""
+    """A parameter, or one layer of it, gathered shard by shard."""
     if isinstance(parameter, np.ndarray):
         return parameter if layer is None else parameter[layer, ...]
-    # An array keeps the host's copy of itself once it was asked for, so a passing one is asked.
-    if layer is None:
-        return np.asarray(jax.numpy.copy(parameter))
-    return np.asarray(jax.lax.dynamic_index_in_dim(parameter, layer, keepdims=False))
+    if not parameter.is_fully_addressable:
+        raise ValueError(
+            f"Other processes hold parts of a parameter of shape {parameter.shape}. Save a "
+            "checkpoint and convert it in one process."
+        )
+    if layer is not None:
+        parameter = jax.lax.dynamic_index_in_dim(parameter, layer, keepdims=False)
+    whole = np.empty(parameter.shape, parameter.dtype)
+    for shard in parameter.addressable_shards:
+        if not shard.replica_id:
+            # An array keeps what it once gave to the host, so a passing one is asked.
+            whole[shard.index] = jax.make_array_from_single_device_arrays(
+                shard.data.shape, shard.data.sharding, [shard.data]
+            )
+    return whole
 
 
 def _renamed(folder: Path, tensors: Mapping[str, Tensor], renames: Renames) -> dict[str, Tensor]:

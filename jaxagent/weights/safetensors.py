@@ -10,7 +10,7 @@ are given back. Left out: folders that are not in a local file system.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -359,13 +359,19 @@ def _save_file(
     with path.open("wb") as file:
         file.write(len(content).to_bytes(8, "little") + content)
         for key, shape in shapes.items():
-            value = tensor(key)
-            if value.shape != shape:
-                raise ValueError(f"{key} is {value.shape} and was announced as {shape}.")
-            value = np.atleast_1d(value)
-            rows = max(1, _BLOCK // max(1, math.prod(value.shape[1:]) * dtype.itemsize))
-            for i in range(0, len(value), rows):
-                file.write(_block(key, value[i : i + rows], dtype))
+            for block in _blocks(key, tensor(key), shape, dtype):
+                file.write(block)
+
+
+def _blocks(
+    key: str, value: np.ndarray, shape: tuple[int, ...], dtype: np.dtype
+) -> Iterator[memoryview]:
+    if value.shape != shape:
+        raise ValueError(f"{key} is {value.shape} and was announced as {shape}.")
+    value = np.atleast_1d(value)
+    rows = max(1, _BLOCK // max(1, math.prod(value.shape[1:]) * dtype.itemsize))
+    for i in range(0, len(value), rows):
+        yield _block(key, value[i : i + rows], dtype)
 
 
 def _block(key: str, values: np.ndarray, dtype: np.dtype) -> memoryview:
