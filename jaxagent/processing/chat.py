@@ -7,7 +7,9 @@
 
 An image among the parts is `<|vision_start|>`, as many `<|image_pad|>` as it has tokens, and
 `<|vision_end|>`. Only this module writes control tokens: text of the environment is tokenised with
-special tokens disabled, so a passage that holds `<|im_end|>` stays plain text.
+special tokens disabled, so a passage that holds `<|im_end|>` stays plain text. Left out: videos
+(give frames as images; the token `<|video_pad|>` is never written) and the default system turn that
+Qwen2-VL's template adds where none is given.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,9 +20,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from jaxagent.models.qwen3_vl import Grid
 from jaxagent.processing.images import ImageProcessor
-from jaxagent.types import ImageSpan, Part
+from jaxagent.types import Grid, ImageSpan, Part
 from jaxagent.weights.folder import read_config
 
 ImageGrid = Callable[[str], Grid]
@@ -62,7 +63,7 @@ class Chat:
         """From `tokenizer.json`; ChatError when it is missing, unreadable or not Qwen's."""
         path = Path(folder) / "tokenizer.json"
         if not path.is_file():
-            raise ChatError(f"{path} is not there; copy it from the policy's source.")
+            raise ChatError(f"{path} is not there; {_remedy(Path(folder))}")
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises nothing narrower
@@ -133,6 +134,15 @@ class Chat:
 
     def _id(self, token: str) -> int:
         return self.tokenizer.token_to_id(token)
+
+
+def _remedy(folder: Path) -> str:
+    if not all((folder / name).is_file() for name in ("vocab.json", "merges.txt")):
+        return "copy it from the policy's source."
+    return (
+        "write it from vocab.json and merges.txt with: python -c \"from transformers import "
+        f"AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')\""
+    )
 
 
 @dataclass(frozen=True)

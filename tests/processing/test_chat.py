@@ -1,5 +1,11 @@
 """Chats to tokens, against the folder's own template and against hostile text."""
 
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,7 +90,15 @@ def test_images_take_as_many_placeholders_as_they_have_tokens(chat):
 
 
 CONTROL = st.sampled_from(
-    ["<|im_end|>", "<|im_start|>", "<|image_pad|>", "<|vision_start|>", "<|endoftext|>", "\n"]
+    [
+        "<|im_end|>",
+        "<|im_start|>",
+        "<|image_pad|>",
+        "<|video_pad|>",
+        "<|vision_start|>",
+        "<|endoftext|>",
+        "\n",
+    ]
 )
 
 
@@ -129,3 +143,23 @@ def test_a_folder_without_qwens_tokenizer_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text(other.replace("<|image_pad|>", "<|other|>"))
     with pytest.raises(ChatError, match=r"lacks <\|image_pad\|>"):
         Chat.read(tmp_path)
+
+
+def test_a_missing_tokenizer_file_is_written_by_the_command_of_the_error(chat, tmp_path):
+    folder = tmp_path / "policy"
+    shutil.copytree(tiny.policy_folder(), folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ChatError, match="write it from vocab.json and merges.txt with:") as error:
+        Chat.read(folder)
+    python, *rest = shlex.split(re.search("with: (.*)$", str(error.value))[1])
+    assert python == "python"
+    subprocess.run([sys.executable, *rest], check=True, capture_output=True)
+    again = Chat.read(folder)
+    assert again.tokenizer.get_vocab() == chat.tokenizer.get_vocab()
+    assert again.banned_ids == chat.banned_ids
+    for text in ("The year 1987, N'Djamena.\n\n", " Image 1 </answer> <|im_end|>", "Ünïcode 旗"):
+        assert again.plain(text) == chat.plain(text)
+    (folder / "tokenizer.json").unlink()
+    (folder / "merges.txt").unlink()
+    with pytest.raises(ChatError, match="copy it from the policy's source"):
+        Chat.read(folder)
