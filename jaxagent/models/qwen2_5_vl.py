@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxagent.models.config import (
     VISION_SIZES,
@@ -93,6 +94,25 @@ def vision_config(fields: Fields) -> Qwen25VisionConfig:
     )
 
 
+class Arrangement(NamedTuple):
+    """The patches of a frame in the order of their windows, how each turns, and the windows."""
+
+    order: Int[np.ndarray, " p"]
+    rotation: Rotation
+    windows: Windows
+
+
+def arrangement(height: int, width: int, config: Qwen25VisionConfig) -> Arrangement:
+    """The arrangement of a frame of so many patches."""
+    merge = config.merge
+    layout = window_layout(height // merge, width // merge, side=config.window_side, merge=merge)
+    by_token = np.arange(height * width).reshape(-1, merge**2)
+    order = by_token[layout.order].reshape(-1)
+    rotation = vision_rotation(height, width, config)
+    rotation = Rotation(rotation.cos[:, order], rotation.sin[:, order])
+    return Arrangement(order, rotation, layout.windows)
+
+
 class VisionTower(nnx.Module):
     """Images of one grid to their text tokens."""
 
@@ -107,18 +127,13 @@ class VisionTower(nnx.Module):
 
     def __call__(self, patches: Float[Array, "i p c"], grid: Grid) -> ImageFeatures:
         config, (_, height, width) = self.config, grid
-        merge, d = config.merge, config.width
-        layout = window_layout(
-            height // merge, width // merge, side=config.window_side, merge=merge
-        )
-        by_token = np.arange(height * width).reshape(-1, merge**2)
-        order = by_token[layout.order].reshape(-1)
+        arranged = arrangement(height, width, config)
         x = self.patch(patches.astype(self.patch.kernel[...].dtype))
-        x = x.reshape(-1, height * width, d)[:, order]  # frames attend apart
-        rotation = vision_rotation(height, width, config)
-        rotation = Rotation(rotation.cos[:, order], rotation.sin[:, order])
-        x = self._through_blocks(x, rotation, layout.windows)
-        tokens = self.merger(x)[:, np.argsort(layout.order)]
+        # frames attend apart
+        x = x.reshape(-1, height * width, config.width)[:, arranged.order]
+        x = self._through_blocks(x, arranged.rotation, arranged.windows)
+        first_patches = arranged.order.reshape(-1, config.merge**2)[:, 0]
+        tokens = self.merger(x)[:, np.argsort(first_patches)]
         return without_deepstack(tokens.reshape(len(patches), -1, config.out_width))
 
     def _through_blocks(

@@ -92,7 +92,7 @@ class VisionTower(nnx.Module):
         num_images, num_taps = patches.shape[0], len(config.deepstack)
         x = self.patch(patches.astype(self.patch.kernel[...].dtype))
         x = x.reshape(num_images * frames, height * width, config.width)  # frames attend apart
-        x = x + self._positions(height, width)[None]
+        x = x + interpolated(self.position, height, width, config)[None]
         rotation, frame = vision_rotation(height, width, config), ((1, height * width),)
         graph, params = nnx.split(self.blocks)
 
@@ -110,11 +110,6 @@ class VisionTower(nnx.Module):
         tokens = self.merger(x).reshape(num_images, -1, config.out_width)
         return self._with_deepstack(taps[:num_taps], tokens)
 
-    def _positions(self, height: int, width: int) -> Float[Array, "p d"]:
-        corners, weights = interpolation(height, width, self.config)
-        rows = self.position(jnp.asarray(corners))
-        return jnp.sum(rows * jnp.asarray(weights, rows.dtype)[:, :, None], axis=1)
-
     def _with_deepstack(
         self, taps: Float[Array, "s f p d"], tokens: Float[Array, "i n e"]
     ) -> ImageFeatures:
@@ -123,6 +118,15 @@ class VisionTower(nnx.Module):
         graph, params = nnx.split(self.deepstack_mergers)
         merged = jax.vmap(lambda params, tap: nnx.merge(graph, params)(tap))(params, taps)
         return ImageFeatures(tokens, merged.reshape(taps.shape[0], *tokens.shape))
+
+
+def interpolated(
+    table: Embedding, height: int, width: int, config: Qwen3VisionConfig
+) -> Float[Array, "p d"]:
+    """The position of each patch of a frame."""
+    corners, weights = interpolation(height, width, config)
+    rows = table(jnp.asarray(corners))
+    return jnp.sum(rows * jnp.asarray(weights, rows.dtype)[:, :, None], axis=1)
 
 
 def interpolation(

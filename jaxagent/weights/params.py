@@ -64,6 +64,19 @@ def read_params(
     )
 
 
+def check_params(
+    folder: str | Path,
+    rows: Sequence[Row],
+    shapes: Params,
+    *,
+    unused: Sequence[str] = (),
+    renames: Renames = (),
+) -> None:
+    """WeightsError, as `read_params` has it, unless the tensors of a folder are those of `rows`."""
+    folder = Path(folder)
+    _check(folder, rows, _renamed(folder, open_tensors(folder), renames), flat(shapes), unused)
+
+
 def write_params(
     folder: Path, rows: Sequence[Row], params: Params, *, dtype: DTypeLike, max_bytes: int
 ) -> None:
