@@ -71,7 +71,7 @@ def retrieval() -> ConfigDict:
     """What the two tools search, and with what."""
     c = ConfigDict()
     c.image_encoder = "flag_encoder"  # the shipped "flag_encoder", or a folder of `kb encoder`
-    c.text_encoder = "minilm"  # one of "minilm", "lexical" (by words, no encoder)
+    c.text_encoder = "minilm"  # "minilm", "lexical" (by words), or a sentence encoder's folder
     c.image_index = index()
     c.text_index = index()
     c.measured = 200  # questions a split that the build measures R@k on

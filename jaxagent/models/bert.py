@@ -1,19 +1,23 @@
-"""BERT's encoder, as sentence encoders of its layout use it (MiniLM, E5).
+"""BERT's and XLM-RoBERTa's encoder, as sentence encoders use it (MiniLM, E5, BGE, bge-m3).
 
-    x = norm(word[id] + position[place] + type[0])
+    x = norm(word[id] + position[place] + type[segment])
     each layer:  x = norm(x + o(attention(q, k, v)));  x = norm(x + down(gelu(up(x))))
-    sentence vector = mean over its tokens of x, divided by its length
+    sentence vector = mean of x over its tokens, or x of its first token, divided by its length
 
-Devlin et al., BERT, 2019; sentence vectors as in Sentence-BERT (Reimers and Gurevych, 2019); held
-against transformers' `modeling_bert`. Left out: the pooler and the second token type, which
-sentence vectors do not use.
+    ids     5 6 7 . .       BERT's places         0 1 2 3 4
+                            XLM-RoBERTa's, pad 1  2 3 4 1 1
+
+Devlin et al., BERT, 2019; Conneau et al., XLM-R, 2020; sentence vectors as in Sentence-BERT
+(Reimers and Gurevych, 2019); held against transformers' `modeling_bert` and
+`modeling_xlm_roberta`. Left out: the pooler, which sentence vectors do not use (`models/bem` has
+one), dropout, relative positions, decoding.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache as memoised
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -34,36 +38,61 @@ from jaxagent.models.layers import (
 )
 from jaxagent.trees import Params
 
+Pooling = Literal["mean", "cls"]
+"""What a sentence vector is made of: all tokens, or the first one."""
+
+_GELU_IS_TANH = {"gelu": False, "gelu_new": True, "gelu_pytorch_tanh": True}
+_PLACES_FROM_PAD = {"bert": False, "xlm-roberta": True}
+_FIXED = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
-    """Sizes of a BERT encoder."""
+    """Sizes of a BERT encoder, and the two things in which its families differ."""
 
     vocab: int  # v
     width: int  # d
     layers: int  # l
     heads: int  # n
     mlp_width: int  # f
-    positions: int  # longest text, in tokens
+    positions: int  # rows of the position table
     types: int
     norm_epsilon: float
+    pad: int = 0  # id of padding
+    places_from_pad: bool = False  # XLM-RoBERTa: places count from pad + 1, and padding's is pad
+    tanh_gelu: bool = False
 
     @property
     def head_size(self) -> int:
         return self.width // self.heads
 
+    @property
+    def max_tokens(self) -> int:
+        """The longest text that has a place for each token."""
+        return self.positions - (self.pad + 1 if self.places_from_pad else 0)
+
     @classmethod
     def from_hf(cls, fields: Mapping[str, Any]) -> "BertConfig":
         """The config of a `config.json`; ConfigError when it is another family."""
-        for field, expected in (
-            ("model_type", "bert"),
-            ("hidden_act", "gelu"),
-            ("position_embedding_type", "absolute"),
+        family = fields.get("model_type")
+        activation = fields.get("hidden_act", "gelu")
+        for field, found, known in (
+            ("model_type", family, _PLACES_FROM_PAD),
+            ("hidden_act", activation, _GELU_IS_TANH),
+            *((field, fields.get(field, value), (value,)) for field, value in _FIXED.items()),
         ):
-            if (found := fields.get(field, expected)) != expected:
-                raise ConfigError(f"{field}={found!r} is not supported here; only {expected!r} is.")
+            if found not in known:
+                raise ConfigError(
+                    f"{field}={found!r} is not supported here; {', '.join(map(repr, known))} can "
+                    "be read. Point at a folder of a BERT or XLM-RoBERTa encoder."
+                )
+        pad = fields.get("pad_token_id")  # where it is not said, the family's own
         try:
-            return cls(
+            config = cls(
                 vocab=fields["vocab_size"],
                 width=fields["hidden_size"],
                 layers=fields["num_hidden_layers"],
@@ -72,9 +101,18 @@ class BertConfig:
                 positions=fields["max_position_embeddings"],
                 types=fields["type_vocab_size"],
                 norm_epsilon=fields["layer_norm_eps"],
+                pad=int(_PLACES_FROM_PAD[family]) if pad is None else pad,
+                places_from_pad=_PLACES_FROM_PAD[family],
+                tanh_gelu=_GELU_IS_TANH[activation],
             )
         except KeyError as missing:
             raise ConfigError(f"config.json lacks the field {missing}.") from None
+        if config.width % config.heads:
+            raise ConfigError(
+                f"hidden_size={config.width} is no multiple of num_attention_heads="
+                f"{config.heads}. Download config.json again."
+            )
+        return config
 
 
 class BertLayer(nnx.Module):
@@ -87,7 +125,7 @@ class BertLayer(nnx.Module):
         self.v = Linear((d,), (n, h), bias=True)
         self.o = Linear((n, h), (d,), bias=True)
         self.attention_norm = LayerNorm(d, epsilon=config.norm_epsilon)
-        self.mlp = MLP(d, config.mlp_width, d, approximate=False)
+        self.mlp = MLP(d, config.mlp_width, d, approximate=config.tanh_gelu)
         self.mlp_norm = LayerNorm(d, epsilon=config.norm_epsilon)
 
     def __call__(
@@ -107,10 +145,15 @@ class Bert(nnx.Module):
         self.type = Embedding(config.types, config.width)
         self.norm = LayerNorm(config.width, epsilon=config.norm_epsilon)
         self.layers = stack(partial(BertLayer, config), config.layers)
+        self.config = config
 
-    def __call__(self, ids: Int[Array, "b t"], real: Bool[Array, "b t"]) -> Float[Array, "b t d"]:
-        places = self.position(jnp.arange(ids.shape[1])) + self.type(jnp.zeros(1, jnp.int32))
-        x = self.norm(self.word(ids) + places[None])
+    def __call__(
+        self,
+        ids: Int[Array, "b t"],
+        real: Bool[Array, "b t"],
+        segments: Int[Array, "b t"] | None = None,
+    ) -> Float[Array, "b t d"]:
+        x = self.norm(self.word(ids) + self.places(ids, segments))
         visible = jnp.broadcast_to(real[:, None, :], (*ids.shape, ids.shape[1]))
         graph, params = nnx.split(self.layers)
 
@@ -118,6 +161,19 @@ class Bert(nnx.Module):
             return nnx.merge(graph, layer_params)(x, visible), None
 
         return jax.lax.scan(step, x, params)[0]
+
+    def places(
+        self, ids: Int[Array, "b t"], segments: Int[Array, "b t"] | None
+    ) -> Float[Array, "#b t d"]:
+        """What tells the tokens' places and segments; None: all are of segment 0."""
+        if self.config.places_from_pad:
+            counted = (ids != self.config.pad).astype(jnp.int32)
+            place = self.position(self.config.pad + jnp.cumsum(counted, axis=1) * counted)
+        else:
+            place = self.position(jnp.arange(ids.shape[1]))[None]
+        if segments is None:
+            return place + self.type(jnp.zeros((1, 1), jnp.int32))
+        return place + self.type(segments)
 
 
 @memoised
@@ -140,16 +196,44 @@ class Model:
         return initial_params(_blueprint(self.config), key)
 
     def forward(
-        self, params: Params, ids: Int[Array, "b t"], real: Bool[Array, "b t"]
+        self,
+        params: Params,
+        ids: Int[Array, "b t"],
+        real: Bool[Array, "b t"],
+        segments: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t d"]:
         """Hidden states; `real` is False on padding, which no token sees."""
-        return nnx.merge(_blueprint(self.config).graph, params)(ids, real)
+        return nnx.merge(_blueprint(self.config).graph, params)(ids, real, segments)
 
     def sentence_vectors(
-        self, params: Params, ids: Int[Array, "b t"], real: Bool[Array, "b t"]
+        self,
+        params: Params,
+        ids: Int[Array, "b t"],
+        real: Bool[Array, "b t"],
+        *,
+        pooling: Pooling = "mean",
+        normalised: bool = True,
     ) -> Float[Array, "b d"]:
-        """Unit vectors: the mean hidden state of the real tokens; 0 for a row without any."""
-        hidden = jnp.where(real[:, :, None], self.forward(params, ids, real), 0.0)
-        # The mean's divisor falls out when the vector is brought to unit length.
-        total = jnp.sum(hidden.astype(jnp.float32), axis=1)
+        """The rows' vectors, as `pooled` makes them."""
+        hidden = self.forward(params, ids, real)
+        return pooled(hidden, real, pooling=pooling, normalised=normalised)
+
+
+def pooled(
+    hidden: Float[Array, "b t d"],
+    real: Bool[Array, "b t"],
+    *,
+    pooling: Pooling = "mean",
+    normalised: bool = True,
+) -> Float[Array, "b d"]:
+    """Float32 vectors of hidden states, of length 1 where normalised; 0 for a row without tokens.
+
+    What stands on padding is not read, whatever it is.
+    """
+    hidden = jnp.where(real[:, :, None], hidden, 0.0).astype(jnp.float32)
+    total = hidden[:, 0] if pooling == "cls" else jnp.sum(hidden, axis=1)
+    if normalised:  # the mean's divisor falls out
         return total * jax.lax.rsqrt(jnp.sum(total * total, axis=1, keepdims=True) + 1e-24)
+    if pooling == "cls":
+        return total
+    return total / jnp.maximum(jnp.sum(real, axis=1, keepdims=True), 1).astype(jnp.float32)

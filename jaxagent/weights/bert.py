@@ -1,22 +1,39 @@
-"""The table of BERT, and the reader of its Hugging Face folder.
+"""The table of BERT and XLM-RoBERTa, and the reader and writer of their Hugging Face folders.
 
-Letters: v vocabulary, p positions, d width, n heads, h head size, f MLP width. The pooler is not
-read.
+Letters: v vocabulary, p positions, d width, n heads, h head size, f MLP width. Keys may stand
+behind `bert.` or `roberta.`, as in the folder of a model with a head, and norms may be named as
+TensorFlow's first release did (gamma, beta). Pooler and heads are not read.
 """
 
 import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from jax.typing import DTypeLike
 
 from jaxagent.models.bert import BertConfig, Model
 from jaxagent.models.config import ConfigError
-from jaxagent.trees import Params, flat, nested
-from jaxagent.weights.safetensors import WeightsError
+from jaxagent.trees import Params
+from jaxagent.weights.params import read_params, write_params
 from jaxagent.weights.table import Row
+
+CONFIG = "config.json"
+UNUSED = (
+    r"embeddings\.position_ids",  # a buffer: 0, 1, 2, ...
+    r"pooler\.dense\.(weight|bias)",
+    r"(cls|lm_head|classifier|qa_outputs)\..*",
+)
+_OLDER_NORMS = (("gamma", "weight"), ("beta", "bias"))
+RENAMES = (
+    *(
+        (rf"^(?:(?:bert|roberta)\.)?(.*LayerNorm)\.{old}$", rf"\1.{new}")
+        for old, new in _OLDER_NORMS
+    ),
+    (r"^(?:bert|roberta)\.", ""),
+)
 
 _EMBEDDINGS = (
     ("embeddings.word_embeddings.weight", "word/table", "v d -> v d"),
@@ -70,42 +87,98 @@ def table(config: BertConfig) -> list[Row]:
     ]
 
 
-def read_bert(folder: str | Path) -> BertWeights:
-    """The config and the float32 parameters of a folder.
+def read_fields(folder: str | Path) -> dict[str, object]:
+    """What the `config.json` of a folder says; ConfigError when there is none to be read."""
+    path = Path(folder) / CONFIG
+    try:
+        fields = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{folder} holds no readable {CONFIG} ({error}). Point at a folder in Hugging Face "
+            "format."
+        ) from None
+    if not isinstance(fields, dict):
+        raise ConfigError(f"{path} is no JSON object. Download it again.")
+    return fields
 
-    Raises ConfigError for another family and WeightsError for a file that is missing, torn or lacks
-    tensors.
+
+def read_bert_config(folder: str | Path) -> BertConfig:
+    """The config of a folder; ConfigError when there is none or it is another family's."""
+    return BertConfig.from_hf(read_fields(folder))
+
+
+def read_bert(
+    folder: str | Path, *, dtype: DTypeLike = "float32", shardings: Params | None = None
+) -> BertWeights:
+    """The config and the parameters of a folder, placed by `shardings` (None: on the host).
+
+    Raises ConfigError for another family and WeightsError for a file that is missing or torn;
+    missing, unknown and mis-shaped tensors come in one message.
     """
-    folder = Path(folder)
-    try:
-        config = BertConfig.from_hf(json.loads((folder / "config.json").read_text()))
-    except (FileNotFoundError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{folder} holds no readable config.json ({error}).") from None
-    rows = table(config)
-    shapes = flat(Model(config).shapes())
-    path = folder / "model.safetensors"
-    try:
-        with safe_open(path, framework="np") as file:
-            found = set(file.keys())
-            problems = [key for row in rows for key in row.hf_keys() if key not in found]
-            if problems:
-                raise WeightsError(f"{path} lacks {', '.join(problems)}.")
-            named = {
-                row.name: _parameter(row, [file.get_tensor(key) for key in row.hf_keys()])
-                for row in rows
-            }
-    except (OSError, SafetensorError) as error:
-        raise WeightsError(f"{path} cannot be read ({error}). Install it again.") from None
-    problems = [
-        f"{name} is {parameter.shape}, the config expects {shapes[name].shape}"
-        for name, parameter in named.items()
-        if parameter.shape != shapes[name].shape
+    config = read_bert_config(folder)
+    params = read_params(
+        folder,
+        table(config),
+        Model(config).shapes(),
+        dtype=dtype,
+        shardings=shardings,
+        unused=UNUSED,
+        renames=RENAMES,
+    )
+    return BertWeights(config, params)
+
+
+def write_bert(
+    folder: str | Path,
+    config: BertConfig,
+    params: Params,
+    *,
+    template: str | Path,
+    dtype: DTypeLike = "float32",
+    max_bytes: int = 4 * 2**30,
+) -> None:
+    """Writes a folder that transformers loads: these weights, every other file from `template`.
+
+    `template` is the folder of an encoder of the same sizes; how its vectors are pooled, its
+    prefixes and its tokenizer come along. `config.json` is written last, so a folder without one is
+    unfinished.
+    """
+    folder, template = Path(folder), Path(template)
+    if read_bert_config(template) != config:
+        raise ConfigError(
+            f"{template} is the folder of an encoder of other sizes. Name the one that the "
+            "parameters came from."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = read_fields(template)
+    if not folder.samefile(template):
+        (folder / CONFIG).unlink(missing_ok=True)
+        _copy_others(template, folder)
+    write_params(folder, table(config), params, dtype=dtype, max_bytes=max_bytes)
+    write_fields(folder, fields, dtype=dtype)
+
+
+def write_fields(folder: Path, fields: Mapping[str, object], *, dtype: DTypeLike) -> None:
+    """Writes a `config.json` of weights of `dtype`: transformers loads them as it says."""
+    stated = {field: np.dtype(dtype).name for field in ("dtype", "torch_dtype") if field in fields}
+    partial = folder / f"{CONFIG}.partial"
+    partial.write_text(json.dumps(dict(fields) | stated, indent=2) + "\n")
+    partial.replace(folder / CONFIG)
+
+
+def _copy_others(template: Path, folder: Path) -> None:
+    """Copies the tokenizer and what modules say of themselves, each file in one move."""
+    files = [
+        path
+        for pattern in ("*.json", "*.txt", "*.model", "*/config.json")
+        for path in template.glob(pattern)
+        if path.is_file() and ".safetensors" not in path.name and path.name != "card.json"
     ]
-    if problems:
-        raise WeightsError(f"{path} does not fit its config.json: {'; '.join(problems)}.")
-    return BertWeights(config, nested({name: jnp.asarray(value) for name, value in named.items()}))
-
-
-def _parameter(row: Row, tensors: list[np.ndarray]) -> np.ndarray:
-    layers = [np.asarray(row.imported(tensor), np.float32) for tensor in tensors]
-    return layers[0] if row.layers is None else np.stack(layers)
+    for path in files:
+        if path == template / CONFIG:
+            continue
+        target = folder / path.relative_to(template)
+        target.parent.mkdir(exist_ok=True)
+        partial = target.with_name(f"{target.name}.partial")
+        shutil.copyfile(path, partial)
+        partial.replace(target)

@@ -1,0 +1,387 @@
+"""Sentence encoders: each published family's folder, read as it is laid out, against its authors'
+recipe written out with transformers.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import AutoModel, AutoTokenizer, BertModel, BertTokenizer, PreTrainedTokenizerFast
+
+from jaxagent.models.config import ConfigError
+from jaxagent.retrieval import knowledge_base as kb
+from jaxagent.retrieval import text_encoder
+from jaxagent.retrieval.encoders import Encoders, open_text_encoder
+from jaxagent.retrieval.sentence_recipe import MINILM, Recipe, RecipeError, read_recipe
+from jaxagent.retrieval.text_encoder import (
+    file_digest,
+    minilm_folder,
+    open_minilm,
+    open_sentence_encoder,
+)
+from jaxagent.types import Passage
+from jaxagent.weights.safetensors import WeightsError
+from tests.models import bert_twins as twins
+
+needs_minilm = pytest.mark.skipif(minilm_folder() is None, reason="MiniLM is not installed")
+PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] query : passage represent this sentence for searching"
+PIECES += " relevant passages chad is in africa what where the capital of nile ##s ?"
+TEXTS = ["Chad is in Africa.", "  where is the NILE? ", "the", "capital " * 40]
+BGE = "Represent this sentence for searching relevant passages: "
+
+
+def wordpieces(folder: Path) -> None:
+    words = PIECES.split()
+    (folder / "vocab.txt").write_text("\n".join([*words, *map(str, range(60 - len(words)))]))
+    BertTokenizer(str(folder / "vocab.txt"), model_max_length=512).save_pretrained(folder)
+
+
+def sentencepieces(folder: Path) -> None:
+    """A tokenizer of XLM-RoBERTa's kind: unigrams, `<s> text </s>`, padding 1."""
+    words = PIECES.lower().replace("##", "").split()[5:]
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", *(f"▁{word}" for word in words), "."]
+    scores = [(piece, -float(place)) for place, piece in enumerate(pieces)]
+    tokenizer = Tokenizer(models.Unigram(scores, unk_id=3, byte_fallback=False))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        cls_token="<s>",
+        sep_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        model_max_length=8192,
+    ).save_pretrained(folder)
+
+
+def layout(folder, *, pooling="mean", normalised=True, length=16, prompts=None):
+    """What sentence-transformers writes beside a model."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalised else [])]
+    paths = ["", "1_Pooling", "2_Normalize"]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate(zip(kinds, paths, strict=False))
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    modes = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
+    stated = {f"pooling_mode_{key}": mode == pooling for key, mode in modes.items()}
+    stated |= {"word_embedding_dimension": 24}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(stated))
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": length, "do_lower_case": False})
+    )
+    if prompts is not None:
+        (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+
+
+def made(tmp_path, name, **options) -> Path:
+    """The folder of a tiny encoder of that name."""
+    folder = tmp_path / name
+    multilingual = name in ("bge-m3", "multilingual-e5-large")
+    twins.saved(twins.xlm_roberta() if multilingual else twins.bert(), folder)
+    (sentencepieces if multilingual else wordpieces)(folder)
+    layout(folder, **options)
+    return folder
+
+
+def expected(folder, texts, *, pooling, prefix, normalised=True, length=16):
+    """The vectors as the models' cards compute them."""
+    rows = AutoTokenizer.from_pretrained(folder)(
+        [(prefix + text).strip() for text in texts],
+        padding=True,
+        truncation=True,
+        max_length=length,
+        return_tensors="pt",
+    )
+    rows.pop("token_type_ids", None)
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        hidden = model(**rows).last_hidden_state
+    mask = rows["attention_mask"].unsqueeze(-1).float()
+    vectors = hidden[:, 0] if pooling == "cls" else (hidden * mask).sum(1) / mask.sum(1)
+    if normalised:
+        vectors = torch.nn.functional.normalize(vectors, p=2, dim=1)
+    return vectors.numpy()
+
+
+@pytest.fixture(autouse=True)
+def few_shapes(monkeypatch):
+    """Every batch has one of two lengths and one size, so that little is compiled."""
+    monkeypatch.setattr(text_encoder, "LENGTHS", (8, 16))
+    monkeypatch.setattr(text_encoder, "BATCHES", (4,))
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling", "query", "passage"),
+    [
+        ("e5-base-v2", "mean", "query: ", "passage: "),
+        ("e5-large-v2", "mean", "query: ", "passage: "),
+        ("multilingual-e5-large", "mean", "query: ", "passage: "),
+        ("bge-base-en-v1.5", "cls", BGE, ""),
+        ("bge-large-en-v1.5", "cls", BGE, ""),
+        ("bge-m3", "cls", "", ""),
+        ("all-MiniLM-L6-v2", "mean", "", ""),
+    ],
+)
+def test_a_published_familys_vectors_are_those_of_its_card(tmp_path, name, pooling, query, passage):
+    folder = made(tmp_path, name, pooling=pooling)
+    encoder = open_sentence_encoder(folder)
+    queries, passages = encoder.queries(TEXTS), encoder(TEXTS)
+    for ours, prefix in ((queries, query), (passages, passage)):
+        theirs = expected(folder, TEXTS, pooling=pooling, prefix=prefix)
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert np.abs(queries - passages).max() > 1e-3 or query == passage == ""
+    assert encoder.name == str(folder)
+    assert encoder.width == 24
+
+
+def test_vectors_that_the_folder_does_not_normalise_are_left_as_they_are(tmp_path):
+    folder = made(tmp_path, "e5-base-v2", normalised=False)
+    ours = open_sentence_encoder(folder)(TEXTS)
+    theirs = expected(folder, TEXTS, pooling="mean", prefix="passage: ", normalised=False)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert np.abs(np.linalg.norm(ours, axis=1) - 1).min() > 0.1
+    with pytest.raises(RecipeError, match="does not bring its vectors to length 1"):
+        open_text_encoder(str(folder))
+
+
+def test_a_padding_mark_among_the_words_has_no_place(tmp_path):
+    folder = made(tmp_path, "bge-m3", pooling="cls")
+    texts = ["chad <pad> is in africa"]
+    encoder = open_sentence_encoder(folder)
+    assert 1 in encoder.tokens(texts, "passage")[0]
+    rows = AutoTokenizer.from_pretrained(folder)(texts, return_tensors="pt")
+    with torch.no_grad():
+        hidden = AutoModel.from_pretrained(folder).eval()(**rows).last_hidden_state[:, 0]
+    theirs = torch.nn.functional.normalize(hidden, dim=1).numpy()
+    np.testing.assert_allclose(encoder(texts), theirs, atol=1e-5)
+
+
+def test_long_texts_come_in_smaller_batches_with_the_same_vectors(tmp_path, monkeypatch):
+    encoder = open_sentence_encoder(made(tmp_path, "e5-base-v2"))
+    whole = encoder(TEXTS)
+    sizes = []
+    compiled = encoder._encode
+
+    def counted(params, ids, real):
+        sizes.append(ids.shape)
+        return compiled(params, ids, real)
+
+    monkeypatch.setattr(encoder, "_encode", counted)
+    monkeypatch.setattr(text_encoder, "BATCHES", (2, 4))
+    monkeypatch.setattr(text_encoder, "MAX_PAIRS", 2 * 16**2)
+    np.testing.assert_allclose(encoder(TEXTS), whole, atol=1e-6)
+    assert sizes == [(2, 16), (2, 16)]
+    monkeypatch.setattr(text_encoder, "MAX_PAIRS", 4 * 16**2)
+    encoder(TEXTS)
+    assert sizes[2:] == [(4, 16)]
+
+
+def recipe(**fields):
+    chosen = {"pooling": "mean", "normalised": True, "max_tokens": 16}
+    return Recipe(**chosen | {"query_prefix": "", "passage_prefix": ""} | fields)
+
+
+def test_the_folders_own_prompts_come_before_the_familys(tmp_path):
+    layout(tmp_path, prompts={"query": "ask: ", "document": "say: "})
+    assert read_recipe(tmp_path) == recipe(query_prefix="ask: ", passage_prefix="say: ")
+    layout(tmp_path, prompts={"query": "ask: "})
+    assert read_recipe(tmp_path, known=MINILM) == recipe(query_prefix="ask: ")
+    layout(tmp_path, prompts={"passage": "p: ", "corpus": "c: "})
+    assert read_recipe(tmp_path) == recipe(passage_prefix="p: ")
+    prompts = {"prompts": {"sts": "q: "}, "default_prompt_name": "sts"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    assert read_recipe(tmp_path) == recipe(query_prefix="q: ", passage_prefix="q: ")
+
+
+def test_empty_prompts_are_the_familys_where_it_is_known_and_else_none(tmp_path):
+    known = tmp_path / "e5-large-v2"
+    other = tmp_path / "mine"
+    for folder in (known, other):
+        folder.mkdir()
+        layout(folder, prompts={"query": "", "document": ""})
+    assert read_recipe(known) == recipe(query_prefix="query: ", passage_prefix="passage: ")
+    assert read_recipe(other) == recipe()
+
+
+def test_a_folder_of_the_hubs_cache_is_known_by_its_repository(tmp_path):
+    folder = tmp_path / "models--BAAI--bge-large-en-v1.5" / "snapshots" / "d4aa6901d3a41ba"
+    folder.mkdir(parents=True)
+    assert read_recipe(folder) == recipe(pooling="cls", max_tokens=512, query_prefix=BGE)
+
+
+def test_the_newer_word_for_a_pooling_is_read(tmp_path):
+    layout(tmp_path, prompts={"query": "", "document": ""})
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
+    assert read_recipe(tmp_path).pooling == "cls"
+
+
+def test_texts_are_lower_cased_where_the_folder_says_so(tmp_path):
+    layout(tmp_path, prompts={"query": "Q: ", "document": ""})
+    assert read_recipe(tmp_path).text(" Chad ", "query") == "Q:  Chad"
+    (tmp_path / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    assert read_recipe(tmp_path).text("Chad", "query") == "q: chad"
+
+
+def test_the_longest_text_is_the_folders_the_familys_or_the_tokenizers(tmp_path):
+    folder = tmp_path / "bge-m3"
+    folder.mkdir()
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 77}')
+    assert read_recipe(folder).max_tokens == 8192
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
+    assert read_recipe(folder).max_tokens == 40
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": null}')
+    other = folder.rename(tmp_path / "mine")
+    layout(other, prompts={"query": "", "document": ""}, length=None)
+    assert read_recipe(other).max_tokens == 77
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"modules.json": None}, "has no modules.json and its name is none of a known family"),
+        ({"config_sentence_transformers.json": {}}, "does not say what stands before a query"),
+        ({"config_sentence_transformers.json": {"prompts": {"query": ""}}}, "does not say what"),
+        ({"config_sentence_transformers.json": {"prompts": {"query": 3}}}, "that are no texts"),
+        ({"config_sentence_transformers.json": []}, "is no JSON object"),
+        ({"1_Pooling/config.json": None}, "1_Pooling.config.json is missing"),
+        ({"1_Pooling/config.json": {"pooling_mode_max_tokens": True}}, "pools by max; one of"),
+        (
+            {
+                "1_Pooling/config.json": {
+                    "pooling_mode_max_tokens": True,
+                    "pooling_mode_cls_token": True,
+                }
+            },
+            "pools by max and cls",
+        ),
+        ({"1_Pooling/config.json": {}}, "pools by nothing"),
+        (
+            {"1_Pooling/config.json": {"pooling_mode": "mean", "include_prompt": False}},
+            "leaves the prefix out",
+        ),
+        ({"modules.json": {}}, "is no list of modules"),
+        ({"modules.json": [{"type": "a.Transformer"}]}, "lists Transformer; Transformer, Pooling"),
+        (
+            {
+                "modules.json": [
+                    {"type": "a.Transformer"},
+                    {"type": "a.Pooling"},
+                    {"type": "a.Dense"},
+                ]
+            },
+            "lists Transformer, Pooling, Dense",
+        ),
+        (
+            {"modules.json": [{"type": "T.Transformer", "path": "0_T"}, {"type": "P.Pooling"}]},
+            "keeps the Transformer in '0_T'",
+        ),
+    ],
+)
+def test_a_folder_that_leaves_its_recipe_open_is_refused(tmp_path, change, message):
+    layout(tmp_path, prompts={"query": "", "document": ""})
+    read_recipe(tmp_path)
+    for name, content in change.items():
+        (tmp_path / name).unlink()
+        if content is not None:
+            (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(RecipeError, match=message):
+        read_recipe(tmp_path)
+
+
+def test_torn_files_are_refused(tmp_path):
+    folder = made(tmp_path, "e5-base-v2")
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(RecipeError, match="tokenizer.json cannot be read"):
+        open_sentence_encoder(folder)
+    (folder / "model.safetensors").write_bytes(b"1")
+    with pytest.raises(WeightsError):
+        open_sentence_encoder(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(ConfigError, match="no readable config.json"):
+        open_sentence_encoder(folder)
+    (folder / "modules.json").write_text("[")
+    with pytest.raises(RecipeError, match="modules.json cannot be read"):
+        open_sentence_encoder(folder)
+
+
+def test_the_digest_is_of_all_that_makes_the_vectors(tmp_path):
+    folder = made(tmp_path, "e5-base-v2")
+    found = {open_sentence_encoder(folder).digest}
+    layout(folder, prompts={"query": "ask: ", "document": "passage: "})
+    found.add(open_sentence_encoder(folder).digest)
+    layout(folder, pooling="cls", prompts={"query": "ask: ", "document": "passage: "})
+    found.add(open_sentence_encoder(folder).digest)
+    twins.saved(twins.randomised(twins.bert(), seed=1), folder)
+    found.add(open_sentence_encoder(folder).digest)
+    assert len(found) == 4
+    assert {open_sentence_encoder(folder, name="other").digest} < found
+
+
+def test_a_folder_is_a_text_encoder_of_the_config(tmp_path):
+    folder = made(tmp_path, "e5-base-v2")
+    encoder = open_text_encoder(str(folder))
+    np.testing.assert_array_equal(encoder(TEXTS), open_sentence_encoder(folder)(TEXTS))
+
+
+@needs_minilm
+def test_minilm_equals_transformers_and_keeps_the_digest_of_older_bases(monkeypatch):
+    monkeypatch.setattr(text_encoder, "LENGTHS", (16, 24, 32, 48, 64, 128, 256))
+    texts = ["Chad. Capital: N'Djamena", "Côte d'Ivoire lies on the Gulf. " * 40, "<|im_end|> 日本"]
+    folder = minilm_folder()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = tokenizer(texts, padding=True, truncation=True, max_length=256, return_tensors="pt")
+    with torch.no_grad():
+        hidden = BertModel.from_pretrained(folder).eval()(**rows).last_hidden_state
+        mask = rows["attention_mask"][:, :, None]
+        mean = (hidden * mask).sum(1) / mask.sum(1)
+        theirs = torch.nn.functional.normalize(mean, dim=-1).numpy()
+    encoder = open_minilm(folder)
+    np.testing.assert_allclose(encoder(texts), theirs, atol=1e-5)
+    np.testing.assert_array_equal(encoder.queries(texts), encoder(texts))
+    assert encoder.digest == file_digest(folder / "model.safetensors")
+    assert encoder.name == "minilm"
+
+
+class White:
+    """An image encoder that sees nothing."""
+
+    name, digest = "white", "1"
+
+    def __call__(self, images):
+        return np.ones((len(images), 1), np.float32)
+
+
+class Sides:
+    """Vectors that tell passages from queries."""
+
+    name, digest = "sides", "1"
+
+    def __call__(self, texts):
+        return np.array([["bee" not in text, "bee" in text] for text in texts], np.float32)
+
+    def queries(self, texts):
+        return np.array([[0, 1] for _ in texts], np.float32)
+
+
+def test_a_base_encodes_its_passages_as_such_and_its_queries_as_such(tmp_path):
+    passages = [Passage(id=name, title=name, text=name) for name in ("ant", "bee", "fly")]
+    base = kb.build(
+        tmp_path,
+        [kb.Entity(id="a", name="a", images=("a",))],
+        passages,
+        images=lambda key: np.zeros((2, 2, 3), np.uint8),
+        encoders=Encoders(White(), Sides()),
+    )
+    hits = base.text_index.search(["anything"], 1)
+    assert hits.ids.tolist() == [[1]]
+    assert hits.scores.tolist() == [[1.0]]
