@@ -325,39 +325,33 @@ class OpenClipTwin(nn.Module):
         return x @ text.text_projection
 
 
+def _hf_layers(width, heads, mlp_width, layers):
+    return {
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "intermediate_size": mlp_width,
+        "num_hidden_layers": layers,
+        "hidden_act": "gelu",
+    }
+
+
 def hf_fields(sizes):
     """A `config.json` as BAAI writes it, without the fields that say nothing of the model."""
-    flags = {f"{name}_bias": name in sizes.biases for name in "qkv"}
     image = {
-        "hidden_size": sizes.width,
-        "num_attention_heads": sizes.heads,
-        "intermediate_size": sizes.mlp_width,
-        "num_hidden_layers": sizes.layers,
-        "image_size": sizes.image,
-        "patch_size": sizes.patch,
-        "num_channels": 3,
-        "hidden_act": "gelu",
-        "layer_norm_eps": sizes.image_epsilon,
-        "use_rms_norm": sizes.rms,
+        **_hf_layers(sizes.width, sizes.heads, sizes.mlp_width, sizes.layers),
+        **{f"{name}_bias": name in sizes.biases for name in "qkv"},
+        **{"image_size": sizes.image, "patch_size": sizes.patch, "num_channels": 3},
+        **{"layer_norm_eps": sizes.image_epsilon, "use_rms_norm": sizes.rms},
+        **{"use_sub_ln": sizes.inner_norm, "use_swiglu_mlp": sizes.gated},
         "post_layernorm": sizes.norm_after,
-        "use_sub_ln": sizes.inner_norm,
-        "use_swiglu_mlp": sizes.gated,
-        **flags,
     }
     if sizes.rope_side:
         image |= {"use_rope": True, "pretrained_seq_len": sizes.rope_side, "rope_theta": 10_000}
     text = {
-        "hidden_size": sizes.text_width,
-        "num_attention_heads": sizes.text_heads,
-        "intermediate_size": sizes.text_mlp_width,
-        "num_hidden_layers": sizes.text_layers,
-        "vocab_size": sizes.vocab,
-        "max_position_embeddings": sizes.positions,
-        "hidden_act": "gelu",
-        "layer_norm_eps": 1e-5,
-        "use_rms_norm": False,
-        "post_layernorm": None,
-        **dict.fromkeys(("q_bias", "k_bias", "v_bias"), True),
+        **_hf_layers(sizes.text_width, sizes.text_heads, sizes.text_mlp_width, sizes.text_layers),
+        **{"q_bias": True, "k_bias": True, "v_bias": True},
+        **{"vocab_size": sizes.vocab, "max_position_embeddings": sizes.positions},
+        **{"layer_norm_eps": 1e-5, "use_rms_norm": False, "post_layernorm": None},
     }
     return {
         "architectures": ["EvaCLIPModel"],

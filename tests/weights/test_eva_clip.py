@@ -167,3 +167,13 @@ def test_a_folder_that_is_none_is_refused(twin, tmp_path):
         (folder / "config.json").write_text(text)
         with pytest.raises(ConfigError, match=message):
             read_config(folder)
+
+
+@pytest.mark.parametrize("twin", ["open_clip EVA02 L"], indirect=True)
+def test_the_name_that_open_clip_gives_its_file_is_told_apart(twin, tmp_path):
+    folder = tmp_path / "twin"
+    (folder / "model.safetensors").rename(folder / "open_clip_model.safetensors")
+    with pytest.raises(WeightsError, match="ln -s open_clip_model.safetensors"):
+        read_eva_clip(folder)
+    (folder / "model.safetensors").symlink_to("open_clip_model.safetensors")
+    assert read_eva_clip(folder).params
