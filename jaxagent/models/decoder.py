@@ -10,7 +10,7 @@ forward pass and the cached one: what differs is the `attend` that it is given. 
 scans' carry.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -38,6 +38,16 @@ class ImageFeatures(NamedTuple):
 def without_deepstack(tokens: Float[Array, "i n d"]) -> ImageFeatures:
     """The features of a tower that has no deepstack."""
     return ImageFeatures(tokens, jnp.zeros((0, *tokens.shape), tokens.dtype))
+
+
+def joined(parts: Sequence[ImageFeatures]) -> ImageFeatures:
+    """The features of images of several grids, one after the other in one row of tokens."""
+    rows = [part.tokens.reshape(1, -1, part.tokens.shape[-1]) for part in parts]
+    deepstack = [
+        part.deepstack.reshape(len(part.deepstack), *row.shape)
+        for part, row in zip(parts, rows, strict=True)
+    ]
+    return ImageFeatures(jnp.concatenate(rows, axis=1), jnp.concatenate(deepstack, axis=2))
 
 
 class Placed(NamedTuple):

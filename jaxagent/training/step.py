@@ -29,7 +29,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxagent.algorithms.losses import policy_loss
 from jaxagent.algorithms.table import Algorithm
-from jaxagent.models.decoder import ImageFeatures
+from jaxagent.models.decoder import ImageFeatures, joined
 from jaxagent.models.policy import Model
 from jaxagent.sharding import ROWS, Rules, param_shardings
 from jaxagent.training.batch import MicroBatch, PatchesByGrid, Rows, fill
@@ -374,10 +374,7 @@ def encoded(
     if not isinstance(images, dict):
         return images
     parts = [model.encode_images(params, patches, grid) for grid, patches in sorted(images.items())]
-    width, taps = model.config.text.width, len(model.config.vision.deepstack)
-    tokens = jnp.concatenate([part.tokens.reshape(1, -1, width) for part in parts], axis=1)
-    deepstack = [part.deepstack.reshape(taps, 1, -1, width) for part in parts]
-    return ImageFeatures(tokens, jnp.concatenate(deepstack, axis=2))
+    return joined(parts)
 
 
 def _no_sums() -> Sums:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
+from transformers import Qwen2_5_VLModel, Qwen2VLModel, Qwen3VLModel
 
 from jaxagent.models.rope import frequency_axes, patch_coordinates, position_ids
 from jaxagent.types import ImageSpan
@@ -70,20 +70,23 @@ sides = st.integers(1, 5).map(lambda side: 2 * side)
 grids = st.tuples(st.integers(1, 3), sides, sides)
 
 
+@pytest.mark.parametrize("family", [Qwen2VLModel, Qwen2_5_VLModel, Qwen3VLModel])
 @settings(max_examples=250, deadline=None)
-@given(st.lists(st.tuples(grids, st.integers(1, 4)), max_size=5), st.integers(1, 6))
-def test_positions_equal_transformers(images, before):
+@given(images=st.lists(st.tuples(grids, st.integers(1, 4)), max_size=5), before=st.integers(1, 6))
+def test_positions_equal_transformers(family, images, before):
     layout = [before, *(item for image in images for item in image)]
     ids, spans = context(layout)
     found = position_ids(ids, spans, 2)
     holder = SimpleNamespace(
-        config=SimpleNamespace(vision_config=SimpleNamespace(spatial_merge_size=2))
+        config=SimpleNamespace(
+            vision_config=SimpleNamespace(spatial_merge_size=2, tokens_per_second=2)
+        )
     )
-    holder.get_vision_position_ids = lambda *arguments, **named: (
-        Qwen3VLModel.get_vision_position_ids(holder, *arguments, **named)
+    holder.get_vision_position_ids = lambda *arguments, **named: family.get_vision_position_ids(
+        holder, *arguments, **named
     )
     tokens = torch.tensor(ids)[None]
-    theirs, delta = Qwen3VLModel.get_rope_index(
+    theirs, delta = family.get_rope_index(
         holder,
         tokens,
         (tokens == IMAGE).int(),

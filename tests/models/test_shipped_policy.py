@@ -18,8 +18,8 @@ FOLDERS = [policy_folder("shipped", method) for method in METHODS]
 def test_a_shipped_policy_equals_transformers_on_its_folder(folder: Path):
     policy, params = load_policy(folder)
     layout = (6, (1, 4, 4), 5, (1, 4, 4), 1, (1, 4, 4), 7)
-    one = twins.context(policy, layout, seed=0)
-    ours = twins.logits(policy.model, params, twins.batch(policy, [one]))[0, : len(one.ids)]
+    one = twins.context(policy.model, layout, seed=0)
+    ours = twins.logits(policy.model, params, twins.batch(policy.model, [one]))[0, : len(one.ids)]
     theirs = twins.hf_logits(one, image_token=policy.model.config.image_token, folder=folder)
     assert theirs.std() > 1
     np.testing.assert_allclose(ours, theirs, atol=1e-4)

@@ -1,4 +1,4 @@
-"""The tiny Qwen3-VL in transformers, and both models on the same contexts."""
+"""A policy here and in transformers, on the same contexts."""
 
 from collections.abc import Sequence
 from functools import cache, partial
@@ -6,20 +6,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
-from transformers import Qwen3VLForConditionalGeneration
+from transformers import AutoModelForImageTextToText, PreTrainedModel
 
-from jaxagent.models.decoder import ImageFeatures
+from jaxagent.models.decoder import ImageFeatures, joined
 from jaxagent.models.policy import Model
-from jaxagent.models.rope import position_ids
-from jaxagent.processing.policy import Policy
+from jaxagent.models.rope import num_image_tokens, position_ids
 from jaxagent.trees import Params
 from jaxagent.types import Grid, ImageSpan
-from tests import tiny
 
 LENGTH = 48
+LAYOUTS = {
+    "text only": (20,),
+    "one image": (3, (1, 4, 4), 8),
+    "odd grids, one of them twice": (2, (1, 6, 10), 2, (1, 2, 6), 4, (1, 2, 6), 5),
+    "adjacent images": (4, (1, 2, 6), 1, (1, 6, 10), 1, (1, 4, 4), 6),
+}
+"""Contexts, by what is special about them."""
 
 
 class Context(NamedTuple):
@@ -41,18 +45,18 @@ class Batch(NamedTuple):
 
 
 @cache
-def hf_model(folder: Path | None = None) -> Qwen3VLForConditionalGeneration:
-    """A folder as transformers reads it; `tiny.policy_folder` when none is given."""
-    model = Qwen3VLForConditionalGeneration.from_pretrained(
-        folder or tiny.policy_folder(), dtype=torch.float32, attn_implementation="eager"
+def hf_model(folder: Path) -> PreTrainedModel:
+    """A folder as transformers reads it, in float32."""
+    model = AutoModelForImageTextToText.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
     )
     return model.eval()
 
 
-def context(policy: Policy, layout: Sequence[int | Grid], *, seed: int) -> Context:
+def context(model: Model, layout: Sequence[int | Grid], *, seed: int) -> Context:
     """A context: a number stands for so many words, a grid for an image without any marker."""
     numbers = np.random.default_rng(seed)
-    config = policy.model.config
+    config = model.config
     ids: list[int] = []
     spans, patches = [], []
     for item in layout:
@@ -60,15 +64,15 @@ def context(policy: Policy, layout: Sequence[int | Grid], *, seed: int) -> Conte
             ids += numbers.integers(0, 300, item).tolist()
             continue
         spans.append(ImageSpan(key=f"image {len(spans)}", start=len(ids), grid=item))
-        ids += [config.image_token] * policy.image_processor.num_tokens(item)
+        ids += [config.image_token] * num_image_tokens(item, config.vision.merge)
         shape = (item[0] * item[1] * item[2], config.vision.patch_values)
         patches.append(numbers.standard_normal(shape, dtype=np.float32))
     return Context(np.asarray(ids, np.int32), tuple(spans), tuple(patches))
 
 
-def batch(policy: Policy, contexts: Sequence[Context]) -> Batch:
+def batch(model: Model, contexts: Sequence[Context]) -> Batch:
     """One context a row; features lie grouped by grid, in the order of `images`."""
-    merge = policy.model.config.vision.merge
+    merge = model.config.vision.merge
     made = Batch(
         np.zeros((len(contexts), LENGTH), np.int32),
         np.zeros((3, len(contexts), LENGTH), np.int32),
@@ -86,7 +90,7 @@ def batch(policy: Policy, contexts: Sequence[Context]) -> Batch:
             images.setdefault(span.grid, []).append((row, span.start, patches))
     first = 0
     for grid, group in images.items():
-        num = policy.image_processor.num_tokens(grid)
+        num = num_image_tokens(grid, merge)
         for row, start, _ in group:
             made.feature_index[row, start : start + num] = np.arange(first, first + num)
             first += num
@@ -105,12 +109,7 @@ def features(model: Model, params: Params, made: Batch) -> ImageFeatures | None:
     if not made.images:
         return None
     parts = [encoded(model, params, *image[::-1]) for image in made.images.items()]
-    tokens = [part.tokens.reshape(1, -1, part.tokens.shape[-1]) for part in parts]
-    deepstack = [
-        part.deepstack.reshape(len(part.deepstack), 1, -1, part.deepstack.shape[-1])
-        for part in parts
-    ]
-    return ImageFeatures(jnp.concatenate(tokens, 1), jnp.concatenate(deepstack, 2))
+    return joined(parts)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -139,7 +138,30 @@ def hf_arguments(one: Context, image_token: int) -> dict[str, torch.Tensor]:
     return arguments
 
 
-def hf_logits(one: Context, *, image_token: int, folder: Path | None = None) -> np.ndarray:
+def hf_logits(one: Context, *, image_token: int, folder: Path) -> np.ndarray:
     """transformers' logits of one context."""
     with torch.no_grad():
         return hf_model(folder)(**hf_arguments(one, image_token)).logits[0].numpy()
+
+
+def hf_states(model: PreTrainedModel, one: Context, *, image_token: int) -> list[np.ndarray]:
+    """transformers' hidden states of one context: what each text layer and the last norm get.
+
+    (Its own `output_hidden_states` holds Qwen3-VL's before deepstack is added.)
+    """
+    states = []
+    text = model.model.language_model
+    hooks = [
+        module.register_forward_pre_hook(
+            lambda _, positional, named: states.append(
+                (positional[0] if positional else named["hidden_states"])[0].numpy()
+            ),
+            with_kwargs=True,
+        )
+        for module in (*text.layers, text.norm)
+    ]
+    with torch.no_grad():
+        model(**hf_arguments(one, image_token))
+    for hook in hooks:
+        hook.remove()
+    return states

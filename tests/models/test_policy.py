@@ -19,9 +19,12 @@ LENGTH = 24
 GRID = (1, 4, 4)
 
 
-@pytest.fixture(scope="module")
-def model():
-    return tiny.model()
+QWEN2 = {"deepstack": 0, "qk_norm": False, "qkv_bias": True, "rope_interleaved": False}
+
+
+@pytest.fixture(scope="module", params=[{}, QWEN2], ids=["qwen3", "qwen2"])
+def model(request):
+    return tiny.model(**request.param)
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +172,7 @@ def cast(shapes, dtype):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"deepstack": 0, "qk_norm": False, "qkv_bias": True, "rope_interleaved": False},
+        QWEN2,
         {"deepstack": 2, "layers": 2, "tied": False},
     ],
 )
