@@ -1,19 +1,29 @@
-"""A policy's Hugging Face folder to its config and parameters, and back."""
+"""A policy's folder to its config and parameters, and back.
+
+A folder is in Hugging Face format, or the same with orbax arrays in place of the safetensors files
+(`orbax`); everything that reads a policy reads both. `config.json` is written last, so a folder
+without one is unfinished.
+"""
 
 import json
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+import numpy as np
 from jax.typing import DTypeLike
 
 from jaxagent.models.config import ConfigError
 from jaxagent.models.policy import Model, PolicyConfig
-from jaxagent.trees import Params
-from jaxagent.weights import policies
-from jaxagent.weights.params import read_params, write_params
+from jaxagent.trees import Params, flat, nested
+from jaxagent.types import Progress, silent
+from jaxagent.weights import orbax, policies
+from jaxagent.weights.params import check_params, read_params, write_params
+from jaxagent.weights.safetensors import READABLE, open_tensors
 
 CONFIG, CARD = "config.json", "card.json"
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".msgpack", ".h5")
 
 
 class PolicyWeights(NamedTuple):
@@ -30,7 +40,8 @@ def read_config(folder: str | Path) -> PolicyConfig:
         return PolicyConfig.from_hf(json.loads(path.read_text()))
     except FileNotFoundError:
         raise ConfigError(
-            f"{path} is not there. A policy is a folder in Hugging Face format."
+            f"{path} is not there. A policy is a folder in Hugging Face format, or what "
+            "`jaxagent convert` made of one."
         ) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not JSON: {error}.") from None
@@ -41,24 +52,53 @@ def is_whole(folder: str | Path) -> bool:
     return (Path(folder) / CONFIG).exists()
 
 
+def saved_dtype(folder: str | Path) -> str | None:
+    """The word for the dtype that holds every number of a folder's weights exactly.
+
+    None for float64, which is not written. Tensors that cannot be read are left to `read_policy`.
+    """
+    if orbax.is_orbax(folder):
+        return orbax.orbax_dtype(folder)
+    kinds = {tensor.kind for tensor in open_tensors(folder).values()} & set(READABLE)
+    if "F64" in kinds:
+        return None
+    return READABLE[kinds.pop()].name if len(kinds) == 1 else "float32"
+
+
 def read_policy(
-    folder: str | Path, *, dtype: DTypeLike = "float32", shardings: Params | None = None
+    folder: str | Path,
+    *,
+    dtype: DTypeLike = "float32",
+    shardings: Params | None = None,
+    progress: Progress = silent,
 ) -> PolicyWeights:
     """The config and the parameters of a folder, placed by `shardings` (None: on the host).
 
     Raises ConfigError or WeightsError; missing, unknown and mis-shaped tensors come in one message.
     """
     config = read_config(folder)
-    params = read_params(
-        folder,
-        policies.table(config),
-        Model(config).shapes(),
-        dtype=dtype,
-        shardings=shardings,
-        unused=policies.unused(config),
-        renames=policies.RENAMES,
-    )
-    return PolicyWeights(config, params)
+    shapes = Model(config).shapes()
+    if orbax.is_orbax(folder):
+        params = orbax.read_orbax(
+            folder, config, shapes, dtype=dtype, shardings=shardings, progress=progress
+        )
+        return PolicyWeights(config, params)
+    rows, unused = policies.table(config), policies.unused(config)
+    check_params(folder, rows, shapes, unused=unused, renames=policies.RENAMES)
+    named: dict[str, jax.Array | np.ndarray] = {}
+    for done, row in enumerate(rows, 1):  # one at a time, for its word of progress
+        parameter = read_params(
+            folder,
+            [row],
+            shapes,
+            dtype=dtype,
+            shardings=shardings,
+            unused=(".*",),
+            renames=policies.RENAMES,
+        )
+        named |= flat(parameter)
+        progress("Reading parameters", done, len(rows))
+    return PolicyWeights(config, nested(named))
 
 
 def write_policy(
@@ -72,33 +112,61 @@ def write_policy(
 ) -> None:
     """Writes a folder that transformers loads: these weights, every other file from `template`.
 
-    `dtype` is that of the files; reading them back gives the rounded weights. `config.json` is
-    written last, so a folder without one is unfinished.
+    `dtype` is that of the files; reading them back gives the rounded weights.
     """
+    folder = _begun(folder, config, template)
+    rows = policies.table(config)
+    write_params(folder, rows, params, dtype=dtype, max_bytes=max_bytes)
+    _copy_others(Path(template), folder)
+
+
+def write_orbax_policy(
+    folder: str | Path,
+    config: PolicyConfig,
+    params: Params,
+    *,
+    template: str | Path,
+    dtype: DTypeLike = "float32",
+    progress: Progress = silent,
+) -> None:
+    """Writes a folder of orbax arrays: parameters of the host, every other file from `template`."""
+    folder = _begun(folder, config, template)
+    orbax.write_orbax(folder, config, params, dtype=dtype, progress=progress)
+    _copy_others(Path(template), folder)
+
+
+def _begun(folder: str | Path, config: PolicyConfig, template: str | Path) -> Path:
+    """The folder, made, and without a config unless it is its own template."""
     folder, template = Path(folder), Path(template)
     if read_config(template) != config:
         raise ConfigError(f"{template} is the folder of a policy of other sizes.")
     folder.mkdir(parents=True, exist_ok=True)
-    in_place = folder.samefile(template)
-    if not in_place:
+    if not folder.samefile(template):
         (folder / CONFIG).unlink(missing_ok=True)
-    rows = policies.table(config)
-    write_params(folder, rows, params, dtype=dtype, max_bytes=max_bytes)
-    if not in_place:
-        _copy_others(template, folder)
+    return folder
 
 
 def _copy_others(template: Path, folder: Path) -> None:
-    """Copies what is no tensor, each file in one move and the config last.
+    """Copies what is no weights, each file in one move and the config last.
 
-    A card tells what made the template's weights, so it stays there.
+    A card tells what made the template's weights, so it stays there. Folders within the template,
+    such as the figures of a published one, stay there too.
     """
+    if folder.samefile(template):
+        return
     files = [
         path
         for path in template.iterdir()
-        if path.is_file() and ".safetensors" not in path.name and path.name != CARD
+        if path.is_file() and not _is_weights(path) and path.name not in (CARD, orbax.HEADER)
     ]
     for path in sorted(files, key=lambda path: path.name == CONFIG):
         partial = folder / f"{path.name}.partial"
         shutil.copyfile(path, partial)
         partial.replace(folder / path.name)
+
+
+def _is_weights(path: Path) -> bool:
+    """Whether a file holds weights or the index of such files."""
+    return ".safetensors" in path.name or any(
+        path.name.endswith((kind, f"{kind}.index.json")) for kind in _WEIGHTS
+    )
