@@ -133,7 +133,8 @@ def checked_base(config: ConfigDict) -> ConfigDict:
             f"config.data.families is {config.data.families}, and config.data.flags.families makes "
             f"none of them: it is {config.data.flags.families}."
         )
-    check(config.retrieval.text_encoder, TextSearch, "retrieval.text_encoder")
+    if not Path(config.retrieval.text_encoder).is_dir():
+        check(config.retrieval.text_encoder, TextSearch, "retrieval.text_encoder")
     record(KnowledgeBaseConfig, config, "retrieval")
     record(ImageEncoderConfig, config, "image_encoder")
     return config

@@ -151,7 +151,7 @@ class VisionTower(nnx.Module):
             return jax.lax.scan(partial(block, ((1, x.shape[1]),)), x, full)
 
         start = 0
-        for num, num_windowed, size in _groups(self.config):
+        for num, num_windowed, size in groups(self.config):
             end = start + num * size
             grouped = jax.tree.map(
                 lambda leaf: leaf[start:end].reshape(num, size, *leaf.shape[1:]),  # noqa: B023
@@ -162,7 +162,7 @@ class VisionTower(nnx.Module):
         return x
 
 
-def _groups(config: Qwen25VisionConfig) -> Iterator[tuple[int, int, int]]:
+def groups(config: Qwen25VisionConfig) -> Iterator[tuple[int, int, int]]:
     """(how many, windowed blocks in each, blocks in each) of runs of equal groups.
 
     layers   0 1 2 3 4 5 6      full layers 2, 5     ->     (2, 2, 3), (1, 1, 1)

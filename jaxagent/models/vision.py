@@ -8,8 +8,10 @@ a mask, and what lies in another window is never computed.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -21,6 +23,9 @@ from jaxagent.models.rope import Rotation, rotate
 
 EPSILON = 1e-6
 """Of every norm of a vision tower; no `config.json` names it."""
+
+_ALL_AT_ONCE, _BLOCK = 4096, 512
+"""Patches of a window whose scores are held together; else the queries of a block."""
 
 Windows = Sequence[tuple[int, int]]
 """(how many, patches in each): runs of equal windows, in the order of the patches."""
@@ -75,9 +80,26 @@ def window_attention(
     for num, size in windows:
         end = start + num * size
         cut = (x[:, start:end].reshape(-1, size, *x.shape[2:]) for x in (q, k, v))
-        taken.append(attention(*cut, None).reshape(q.shape[0], num * size, *q.shape[2:]))
+        attend = _attention_by_blocks if size > _ALL_AT_ONCE else partial(attention, visible=None)
+        taken.append(attend(*cut).reshape(q.shape[0], num * size, *q.shape[2:]))
         start = end
     return jnp.concatenate(taken, axis=1)
+
+
+def _attention_by_blocks(
+    q: Float[Array, "i p n h"], k: Float[Array, "i p n h"], v: Float[Array, "i p n h"]
+) -> Float[Array, "i p n h"]:
+    """`attention` with the scores of a block of queries at a time, recomputed backwards.
+
+    An image of 12.8 million pixels, the families' default limit, has 65,536 patches; all its scores
+    at once would take 256 GiB.
+    """
+    num_images, num_patches, n, h = q.shape
+    num_blocks = -(-num_patches // _BLOCK)
+    padded = jnp.pad(q, ((0, 0), (0, num_blocks * _BLOCK - num_patches), (0, 0), (0, 0)))
+    blocks = padded.reshape(num_images, num_blocks, _BLOCK, n, h).swapaxes(0, 1)
+    taken = jax.lax.map(jax.checkpoint(lambda block: attention(block, k, v, None)), blocks)
+    return taken.swapaxes(0, 1).reshape(num_images, -1, n, h)[:, :num_patches]
 
 
 class VisionAttention(nnx.Module):

@@ -21,12 +21,10 @@ from jaxagent.models.eva_clip import Model
 from jaxagent.models.eva_clip_config import EvaClipConfig, LayerConfig
 from jaxagent.trees import Params
 from jaxagent.weights.params import read_params, write_params
-from jaxagent.weights.safetensors import WeightsError
 from jaxagent.weights.table import Row
 
 HF_CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"
 _CONFIGS = (HF_CONFIG, OPEN_CLIP_CONFIG)
-_FILE, _OPEN_CLIP_FILE = "model.safetensors", "open_clip_model.safetensors"
 
 UNUSED = (
     r"(vision|text)_model\.embeddings\.position_ids",
@@ -77,11 +75,6 @@ def read_eva_clip(
     Raises ConfigError or WeightsError; missing, unknown and mis-shaped tensors come in one message.
     """
     config = read_config(folder)
-    if (Path(folder) / _OPEN_CLIP_FILE).exists() and not (Path(folder) / _FILE).exists():
-        raise WeightsError(
-            f"{folder} holds its weights as {_OPEN_CLIP_FILE}; {_FILE} is read. Rename it, or link "
-            f"it: ln -s {_OPEN_CLIP_FILE} {Path(folder) / _FILE}"
-        )
     params = read_params(
         folder,
         table(config),

@@ -37,6 +37,7 @@ _ITEM_SIZES = {word: dtype.itemsize for word, dtype in READABLE.items()}
 _ITEM_SIZES |= {word: size for size, words in _OTHER_SIZES.items() for word in words}
 
 _SINGLE = "model.safetensors"
+_OPEN_CLIP = "open_clip_model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PYTORCH = ("pytorch_model*.bin", "*.pth", "*.pt")
 _GIT_LFS = b"version https://git-lfs"
@@ -121,8 +122,8 @@ def open_tensors(folder: str | Path) -> dict[str, Tensor]:
     A folder that holds both is read as transformers reads it: by the single file.
     """
     folder = Path(folder)
-    if (folder / _SINGLE).exists():
-        return _open_file(folder / _SINGLE)
+    if single := next((name for name in (_SINGLE, _OPEN_CLIP) if (folder / name).exists()), None):
+        return _open_file(folder / single)
     if not (folder / _INDEX).exists():
         raise WeightsError(_nothing(folder))
     weight_map = _weight_map(folder / _INDEX)

@@ -11,7 +11,9 @@ import pytest
 from jaxagent.models.attention import KVCache, Place, append, cache_mask, segment_mask
 from jaxagent.models.decoder import ImageFeatures
 from jaxagent.models.policy import Model, PolicyConfig
+from jaxagent.weights.folder import read_policy
 from tests import tiny
+from tests.models import families, twins
 from tests.models.test_config import EIGHT_B
 
 LAYER = 1e-5
@@ -215,3 +217,15 @@ def test_masks_are_as_drawn():
     np.testing.assert_array_equal(
         cache_mask(jnp.asarray([2]), 2, 5)[0], [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]
     )
+
+
+@pytest.mark.parametrize("name", families.ONE_OF_EACH.values())
+def test_loading_a_folder_and_one_forward_pass_take_less_than_twenty_seconds(name):
+    folder = families.folder(name)
+    jax.clear_caches()
+    began = time.process_time()
+    config, params = read_policy(folder)
+    model = Model(config)
+    one = twins.context(model, (3, (1, 4, 4), 8), seed=0)
+    assert np.isfinite(twins.logits(model, params, twins.batch(model, [one]))).all()
+    assert time.process_time() - began < 20

@@ -170,10 +170,8 @@ def test_a_folder_that_is_none_is_refused(twin, tmp_path):
 
 
 @pytest.mark.parametrize("twin", ["open_clip EVA02 L"], indirect=True)
-def test_the_name_that_open_clip_gives_its_file_is_told_apart(twin, tmp_path):
+def test_the_name_that_open_clip_gives_its_file_is_read(twin, tmp_path):
     folder = tmp_path / "twin"
+    before = read_eva_clip(folder).params
     (folder / "model.safetensors").rename(folder / "open_clip_model.safetensors")
-    with pytest.raises(WeightsError, match="ln -s open_clip_model.safetensors"):
-        read_eva_clip(folder)
-    (folder / "model.safetensors").symlink_to("open_clip_model.safetensors")
-    assert read_eva_clip(folder).params
+    jax.tree.map(np.testing.assert_array_equal, read_eva_clip(folder).params, before)
