@@ -16,6 +16,7 @@ COMMANDS = {
     "train": "train a policy by an experiment's config",
     "evaluate": "run a policy over a split",
     "sweep": "run every row of a config's sweep(), one JSON line a run",
+    "parity": "compare a folder in PyTorch and in JAX, stage by stage",
     "convert": "make orbax arrays of a policy in Hugging Face format, and back",
     "report": "write the HTML page of a work folder or of a results file",
 }
