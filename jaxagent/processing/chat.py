@@ -140,7 +140,7 @@ def _remedy(folder: Path) -> str:
     if not all((folder / name).is_file() for name in ("vocab.json", "merges.txt")):
         return "copy it from the policy's source."
     return (
-        "write it from vocab.json and merges.txt with: python -c \"from transformers import "
+        'write it from vocab.json and merges.txt with: python -c "from transformers import '
         f"AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')\""
     )
 
