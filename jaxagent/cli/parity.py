@@ -66,6 +66,8 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
             "PyTorch is not installed; jaxagent compares with it, and needs it for nothing else. "
             "Install it: pip install 'jaxagent[parity]'"
         )
+    # before JAX opens its devices, a GPU that it is not to compute on among them
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     folder = Path(options.folder)
     comparison = wanted(folder, options)
     with (
@@ -90,7 +92,6 @@ def device(name: str) -> jax.Device:
         return jax.devices("cpu")[0]
     import torch
 
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     remedy = "Compare on the CPU (--device cpu), or install"
     if not torch.cuda.is_available():
         raise UserError(f"PyTorch finds no GPU. {remedy} a PyTorch of the machine's CUDA version.")

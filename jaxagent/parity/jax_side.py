@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxagent.models import attention, qwen2_5_vl, qwen3_vl
-from jaxagent.models.decoder import ImageFeatures, at_tokens
+from jaxagent.models.decoder import ImageFeatures, at_tokens, joined
 from jaxagent.models.layers import Blueprint, blueprint
 from jaxagent.models.policy import Model, PolicyConfig, Towers
 from jaxagent.models.qwen2_5_vl import Arrangement, Qwen25VisionConfig
@@ -109,9 +109,9 @@ class Stages:
         for span, patches in zip(case.spans, case.patches, strict=True):
             run = partial(_tower, grid=span.grid)
             made.append(self._call(("tower", span.grid), tower, run, patches[None]))
-        joined = joined_features(made)
-        deep = joined.deepstack.reshape(-1, joined.tokens.shape[-1])  # below one another
-        return _host(jnp.concatenate([joined.tokens[0], deep]))
+        features = joined(made)
+        deep = features.deepstack.reshape(-1, features.tokens.shape[-1])  # below one another
+        return _host(jnp.concatenate([features.tokens[0], deep]))
 
     def token_embedding(self, case: Case, features: Float[np.ndarray, "n d"] | None) -> States:
         """What the first text layer gets, images in their places."""
@@ -240,16 +240,6 @@ def feature_index(case: Case, config: PolicyConfig, order: Iterable[int]) -> Int
     return index
 
 
-def joined_features(parts: list[ImageFeatures]) -> ImageFeatures:
-    """The features of images of several grids as those of one image."""
-    tokens = [part.tokens.reshape(1, -1, part.tokens.shape[-1]) for part in parts]
-    deepstack = [  # of no layers, perhaps, which leaves nothing for -1 to be worked out from
-        part.deepstack.reshape(len(part.deepstack), *joined.shape)
-        for part, joined in zip(parts, tokens, strict=True)
-    ]
-    return ImageFeatures(jnp.concatenate(tokens, 1), jnp.concatenate(deepstack, 2))
-
-
 def _host(values: Array) -> np.ndarray:
     return np.asarray(values.astype(jnp.float32))
 
@@ -321,7 +311,7 @@ class Whole:
 
     def _loss(self, params: Params) -> tuple[Array, tuple[Array, ImageFeatures]]:
         patches = self.cases[0].patches
-        features = joined_features(
+        features = joined(
             [
                 self.model.encode_images(
                     params, jnp.asarray(np.stack([patches[number] for number in numbers])), grid

@@ -3,6 +3,7 @@
 This module needs PyTorch; import it where it is used.
 """
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,6 +84,7 @@ def _model(folder: Path, dtype: str, device: str, *, trusted: bool) -> Iterator[
     )
     yield model.to(device).eval()
     del model
+    gc.collect()
     if device != "cpu":
         torch.cuda.empty_cache()
 

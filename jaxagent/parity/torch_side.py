@@ -8,6 +8,7 @@ gradients. It recomputes each stage when it goes backwards, so only one stage's 
 wide. This module needs PyTorch; import it where it is used.
 """
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -110,6 +111,7 @@ def run(
         done += 3
     gradients = gradient(model, cases[0])
     del model
+    gc.collect()  # a model is a circle of references
     if device != "cpu":
         torch.cuda.empty_cache()
     progress("run in PyTorch", steps, steps)

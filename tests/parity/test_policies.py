@@ -15,7 +15,7 @@ from jaxagent.models.vision import Layout
 from jaxagent.parity import cases as parity_cases
 from jaxagent.parity import torch_side
 from jaxagent.parity.cases import cases
-from jaxagent.parity.policies import TOKENS, compare_policy, stage_rows, whole_rows
+from jaxagent.parity.policies import compare_policy, stage_rows, whole_rows
 from jaxagent.processing.policy import open_policy
 from jaxagent.types import silent
 from jaxagent.weights import policies as weights
@@ -46,7 +46,7 @@ def recorded(name: str, dtype: str = "float32"):
         contexts,
         dtype=dtype,
         device="cpu",
-        tokens=TOKENS,
+        tokens=4,
         banned=policy.chat.banned_ids,
         progress=silent,
     )
