@@ -5,6 +5,7 @@ folders of Qwen2-VL and Qwen2.5-VL hold the text tower's fields at the top, newe
 `text_config`; both are read. What is only one family's stands in that family's file.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -105,54 +106,78 @@ class VisionConfig:
         return self.channels * self.temporal_patch * self.patch**2
 
 
-def read_text(
-    fields: Fields, *, qk_norm: bool, qkv_bias: bool, interleaved: bool, deepstack: int
-) -> TextConfig:
-    """The text tower of a `config.json`; the flags are what its family has."""
+@dataclass(frozen=True, kw_only=True)
+class TextKind:
+    """What a family's text tower has, and how transformers reads its config."""
+
+    qk_norm: bool
+    qkv_bias: bool
+    interleaved: bool  # the frequencies of M-RoPE
+    head_size: int | None  # without `head_dim`; None: always width / heads, and no attention_bias
+    tie_in_text: bool  # the text tower's own tie_word_embeddings counts too
+
+
+def read_text(fields: Fields, kind: TextKind, *, deepstack: int) -> TextConfig:
+    """The text tower of a `config.json`."""
     text = fields.get("text_config", fields)
     # transformers 5 writes `rope_parameters`; published folders hold `rope_scaling`, `rope_theta`
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
     check_object(rope, "config.json's rope_parameters or rope_scaling")
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ("default", "mrope"):  # "mrope": the older word for the default
-        raise ConfigError(f"rope_type={kind!r} is not supported; only 'default' is.")
+    rotary = rope.get("rope_type", rope.get("type", "default"))
+    if rotary not in ("default", "mrope"):  # "mrope": the older word for the default
+        raise ConfigError(f"rope_type={rotary!r} is not supported; only 'default' is.")
     if (activation := text["hidden_act"]) != "silu":
         raise ConfigError(f"text hidden_act={activation!r} is not supported; only 'silu' is.")
-    if text.get("use_sliding_window"):
+    if truth(text, "use_sliding_window"):
         raise ConfigError("use_sliding_window=true is not supported; every layer sees all tokens.")
     check_sizes(text, "text", *TEXT_SIZES)
     width, heads = text["hidden_size"], text["num_attention_heads"]
-    if "head_dim" in text:
+    bias = kind.head_size is not None and truth(text, "attention_bias")
+    if kind.head_size is None:
+        if width % heads:
+            raise ConfigError(
+                f"hidden_size={width} is not a multiple of num_attention_heads={heads}."
+            )
+        head_size = width // heads
+    elif text.get("head_dim") is None:
+        head_size = kind.head_size
+    else:
         check_sizes(text, "text", "head_dim")
-    elif width % heads:
-        raise ConfigError(f"hidden_size={width} is not a multiple of num_attention_heads={heads}.")
-    bias = text.get("attention_bias", False)
+        head_size = text["head_dim"]
     return TextConfig(
         vocab=text["vocab_size"],
         width=width,
         layers=text["num_hidden_layers"],
         heads=heads,
         kv_heads=text["num_key_value_heads"],
-        head_size=text.get("head_dim", width // heads),
+        head_size=head_size,
         mlp_width=text["intermediate_size"],
         norm_epsilon=number(text, "rms_norm_eps"),
         rope_theta=number(rope if "rope_theta" in rope else text, "rope_theta"),
-        rope_sections=integers(rope, "mrope_section"),
-        rope_interleaved=interleaved,
-        qk_norm=qk_norm,
-        qkv_bias=qkv_bias or bias,
+        rope_sections=_sections(rope),
+        rope_interleaved=kind.interleaved,
+        qk_norm=kind.qk_norm,
+        qkv_bias=kind.qkv_bias or bias,
         out_bias=bias,
-        tied=fields.get("tie_word_embeddings", False) or text.get("tie_word_embeddings", False),
+        tied=truth(fields, "tie_word_embeddings")
+        or (kind.tie_in_text and truth(text, "tie_word_embeddings")),
         deepstack=deepstack,
     )
+
+
+def _sections(rope: Fields) -> tuple[int, int, int]:
+    sections = integers(rope, "mrope_section")
+    if len(sections) != 3 or min(sections) < 0:
+        raise ConfigError(f"mrope_section={list(sections)} is no list of three sizes.")
+    return sections
 
 
 def check_object(value: Any, what: str) -> None:
     """ConfigError unless the value is a JSON object."""
     if not isinstance(value, Mapping):
         raise ConfigError(
-            f"{what} is {value!r}; it must be an object of fields. Point at the folder of a "
-            "Qwen-VL policy."
+            f"{what} is {value!r}; it must be an object of fields. Point at a folder in Hugging "
+            "Face format."
         )
 
 
@@ -161,6 +186,14 @@ def check_sizes(fields: Fields, part: str, *names: str) -> None:
     for name in names:
         if type(value := fields[name]) is not int or value < 1:
             raise ConfigError(f"{part} {name}={value!r} is no integer of at least 1.")
+
+
+def truth(fields: Fields, name: str) -> bool:
+    """A field that is true or false, false when it is absent or null; ConfigError else."""
+    value = fields.get(name)
+    if value is not None and type(value) is not bool:
+        raise ConfigError(f"{name}={value!r} is neither true nor false.")
+    return bool(value)
 
 
 def check_activation(vision: Fields, expected: str) -> None:
@@ -181,6 +214,6 @@ def integers(fields: Fields, name: str) -> tuple[int, ...]:
 
 def number(fields: Fields, name: str) -> float:
     """A number above 0; ConfigError when it is anything else."""
-    if type(value := fields[name]) not in (int, float) or not value > 0:
+    if type(value := fields[name]) not in (int, float) or not 0 < value < math.inf:
         raise ConfigError(f"{name}={value!r} is no number above 0.")
     return float(value)

@@ -22,6 +22,7 @@ from jaxagent.models.config import (
     ConfigError,
     Fields,
     TextConfig,
+    TextKind,
     VisionConfig,
     check_object,
     check_sizes,
@@ -46,32 +47,31 @@ class Family:
 
     vision_config: Callable[[Fields], VisionConfig]
     tower: Callable[[Any], nnx.Module]
-    qk_norm: bool
-    qkv_bias: bool
-    interleaved: bool  # the frequencies of M-RoPE
+    text: TextKind
 
+
+_QWEN2_TEXT = TextKind(
+    qk_norm=False, qkv_bias=True, interleaved=False, head_size=None, tie_in_text=True
+)
+_QWEN3_TEXT = TextKind(
+    qk_norm=True, qkv_bias=False, interleaved=True, head_size=128, tie_in_text=False
+)
 
 FAMILIES: dict[FamilyName, Family] = {
     "qwen2_vl": Family(
         vision_config=qwen2_vl.vision_config,
         tower=qwen2_vl.VisionTower,
-        qk_norm=False,
-        qkv_bias=True,
-        interleaved=False,
+        text=_QWEN2_TEXT,
     ),
     "qwen2_5_vl": Family(
         vision_config=qwen2_5_vl.vision_config,
         tower=qwen2_5_vl.VisionTower,
-        qk_norm=False,
-        qkv_bias=True,
-        interleaved=False,
+        text=_QWEN2_TEXT,
     ),
     "qwen3_vl": Family(
         vision_config=qwen3_vl.vision_config,
         tower=qwen3_vl.VisionTower,
-        qk_norm=True,
-        qkv_bias=False,
-        interleaved=True,
+        text=_QWEN3_TEXT,
     ),
 }
 
@@ -86,6 +86,10 @@ class PolicyConfig:
     image_token: int
 
     def __post_init__(self):
+        if self.image_token >= self.text.vocab:
+            raise ConfigError(
+                f"image_token_id={self.image_token} is no token of a vocab_size={self.text.vocab}."
+            )
         if self.vision.out_width != self.text.width:
             raise ConfigError(
                 f"The vision tower's features have {self.vision.out_width} numbers, the text "
@@ -97,7 +101,7 @@ class PolicyConfig:
         """The config of a `config.json`; ConfigError when it is another family or a part of it."""
         check_object(fields, "config.json")
         name = fields.get("model_type")
-        if name not in FAMILIES:
+        if not isinstance(name, str) or name not in FAMILIES:
             raise ConfigError(
                 f"The folder holds a {name!r} model; the families that can be read are "
                 f"{', '.join(FAMILIES)} (dense ones). Point it at a folder of one of them."
@@ -108,13 +112,7 @@ class PolicyConfig:
             check_object(fields["vision_config"], "config.json's vision_config")
             check_sizes(fields, "config.json's", "image_token_id")
             vision = family.vision_config(fields["vision_config"])
-            text = read_text(
-                fields,
-                qk_norm=family.qk_norm,
-                qkv_bias=family.qkv_bias,
-                interleaved=family.interleaved,
-                deepstack=len(vision.deepstack),
-            )
+            text = read_text(fields, family.text, deepstack=len(vision.deepstack))
         except KeyError as missing:
             raise ConfigError(f"config.json lacks the field {missing}.") from None
         return cls(family=name, text=text, vision=vision, image_token=fields["image_token_id"])

@@ -5,7 +5,6 @@ A folder is in Hugging Face format, or the same with orbax arrays in place of th
 without one is unfinished.
 """
 
-import json
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -19,10 +18,13 @@ from jaxagent.models.policy import Model, PolicyConfig
 from jaxagent.trees import Params, flat, nested
 from jaxagent.types import Progress, silent
 from jaxagent.weights import orbax, policies
-from jaxagent.weights.params import check_params, read_params, write_params
-from jaxagent.weights.safetensors import READABLE, open_tensors
+from jaxagent.weights.config_file import CONFIG, config_fields, with_dtype, write_fields
+from jaxagent.weights.params import check_params, read_params, renamed_tensors, write_params
+from jaxagent.weights.safetensors import READABLE, WeightsError, open_tensors
 
-CONFIG, CARD = "config.json", "card.json"
+CARD = "card.json"
+_REMEDY = "A policy is a folder in Hugging Face format, or what `jaxagent convert` made of one."
+_TIE_ROWS = 4096  # compared at a time
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".msgpack", ".h5")
 
 
@@ -35,16 +37,7 @@ class PolicyWeights(NamedTuple):
 
 def read_config(folder: str | Path) -> PolicyConfig:
     """The config of a folder; ConfigError when there is none or it is another family's."""
-    path = Path(folder) / CONFIG
-    try:
-        return PolicyConfig.from_hf(json.loads(path.read_text()))
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{path} is not there. A policy is a folder in Hugging Face format, or what "
-            "`jaxagent convert` made of one."
-        ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not JSON: {error}.") from None
+    return PolicyConfig.from_hf(config_fields(Path(folder) / CONFIG, remedy=_REMEDY))
 
 
 def is_whole(folder: str | Path) -> bool:
@@ -85,6 +78,8 @@ def read_policy(
         return PolicyWeights(config, params)
     rows, unused = policies.table(config), policies.unused(config)
     check_params(folder, rows, shapes, unused=unused, renames=policies.RENAMES)
+    if config.text.tied:
+        _check_tie(Path(folder))
     named: dict[str, jax.Array | np.ndarray] = {}
     for done, row in enumerate(rows, 1):  # one at a time, for its word of progress
         parameter = read_params(
@@ -117,7 +112,7 @@ def write_policy(
     folder = _begun(folder, config, template)
     rows = policies.table(config)
     write_params(folder, rows, params, dtype=dtype, max_bytes=max_bytes)
-    _copy_others(Path(template), folder)
+    _copy_others(Path(template), folder, dtype=dtype)
 
 
 def write_orbax_policy(
@@ -132,7 +127,7 @@ def write_orbax_policy(
     """Writes a folder of orbax arrays: parameters of the host, every other file from `template`."""
     folder = _begun(folder, config, template)
     orbax.write_orbax(folder, config, params, dtype=dtype, progress=progress)
-    _copy_others(Path(template), folder)
+    _copy_others(Path(template), folder, dtype=dtype)
 
 
 def _begun(folder: str | Path, config: PolicyConfig, template: str | Path) -> Path:
@@ -146,23 +141,51 @@ def _begun(folder: str | Path, config: PolicyConfig, template: str | Path) -> Pa
     return folder
 
 
-def _copy_others(template: Path, folder: Path) -> None:
-    """Copies what is no weights, each file in one move and the config last.
+def _check_tie(folder: Path) -> None:
+    """WeightsError when a tied folder holds a head that is not the embedding table.
+
+    transformers would then use the head, whatever the config says.
+    """
+    tensors = renamed_tensors(folder, policies.RENAMES)
+    head, table = tensors.get(policies.HEAD), tensors[policies.TABLE]
+    if head is None or head == table:
+        return
+    rows, width = table.shape
+    same = head.shape == table.shape
+    for start in range(0, rows if same else 0, _TIE_ROWS):
+        part = slice(start, min(start + _TIE_ROWS, rows)), slice(0, width)
+        sides = [np.empty((part[0].stop - start, width), np.float32) for _ in range(2)]
+        for tensor, side in zip((head, table), sides, strict=True):
+            tensor.fill(side, table.shape, part)
+        same = same and np.array_equal(*sides)
+    if not same:
+        raise WeightsError(
+            f"{folder} says tie_word_embeddings=true, but its {policies.HEAD} is not its embedding "
+            "table. Set the field to false in config.json to use the head, or delete the tensor."
+        )
+
+
+def _copy_others(template: Path, folder: Path, *, dtype: DTypeLike) -> None:
+    """Copies what is no weights, each file in one move, the config last and with its dtype.
 
     A card tells what made the template's weights, so it stays there. Folders within the template,
     such as the figures of a published one, stay there too.
     """
-    if folder.samefile(template):
-        return
-    files = [
-        path
-        for path in template.iterdir()
-        if path.is_file() and not _is_weights(path) and path.name not in (CARD, orbax.HEADER)
-    ]
-    for path in sorted(files, key=lambda path: path.name == CONFIG):
-        partial = folder / f"{path.name}.partial"
-        shutil.copyfile(path, partial)
-        partial.replace(folder / path.name)
+    fields = config_fields(template / CONFIG, remedy=_REMEDY)
+    stated = with_dtype(fields, dtype)
+    if not folder.samefile(template):
+        others = (CARD, orbax.HEADER) if stated == fields else (CARD, orbax.HEADER, CONFIG)
+        files = [
+            path
+            for path in template.iterdir()
+            if path.is_file() and not _is_weights(path) and path.name not in others
+        ]
+        for path in sorted(files, key=lambda path: path.name == CONFIG):
+            partial = folder / f"{path.name}.partial"
+            shutil.copyfile(path, partial)
+            partial.replace(folder / path.name)
+    if stated != fields:
+        write_fields(folder, fields, dtype=dtype)
 
 
 def _is_weights(path: Path) -> bool:

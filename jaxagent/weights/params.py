@@ -50,7 +50,7 @@ def read_params(
     message.
     """
     folder = Path(folder)
-    tensors = _renamed(folder, open_tensors(folder), renames)
+    tensors = renamed_tensors(folder, renames)
     expected = flat(shapes)
     _check(folder, rows, tensors, expected, unused)
     targets = {} if shardings is None else flat(shardings)
@@ -74,7 +74,7 @@ def check_params(
 ) -> None:
     """WeightsError, as `read_params` has it, unless the tensors of a folder are those of `rows`."""
     folder = Path(folder)
-    _check(folder, rows, _renamed(folder, open_tensors(folder), renames), flat(shapes), unused)
+    _check(folder, rows, renamed_tensors(folder, renames), flat(shapes), unused)
 
 
 def write_params(
@@ -116,9 +116,10 @@ def _on_host(parameter: jax.Array | np.ndarray, layer: int | None) -> np.ndarray
     return whole
 
 
-def _renamed(folder: Path, tensors: Mapping[str, Tensor], renames: Renames) -> dict[str, Tensor]:
+def renamed_tensors(folder: Path, renames: Renames) -> dict[str, Tensor]:
+    """A folder's tensors by their present names; WeightsError when two have the same."""
     renamed: dict[str, Tensor] = {}
-    for key, tensor in tensors.items():
+    for key, tensor in open_tensors(folder).items():
         for pattern, replacement in renames:
             new, times = re.subn(pattern, replacement, key)
             if times:

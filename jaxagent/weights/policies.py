@@ -7,6 +7,7 @@ were published in (`model` and `visual`), and that of a model without a head (`l
 `visual`), as transformers does.
 """
 
+import re
 from collections.abc import Sequence
 
 from jaxagent.models.config import TextConfig, VisionConfig
@@ -20,6 +21,7 @@ RENAMES: Renames = (
     (r"^model\.(?!language_model\.|visual\.)", "model.language_model."),
 )
 
+HEAD, TABLE = "lm_head.weight", "model.language_model.embed_tokens.weight"
 _TEXT = "model.language_model"
 _VISION = "model.visual"
 
@@ -115,17 +117,17 @@ def table(config: PolicyConfig) -> list[Row]:
 
 def unused(config: PolicyConfig) -> Sequence[str]:
     """Keys that nobody reads: the copy of the embedding table that some tied folders hold."""
-    return (r"lm_head\.weight",) if config.text.tied else ()
+    return (re.escape(HEAD),) if config.text.tied else ()
 
 
 def _text_rows(text: TextConfig) -> list[Row]:
     sizes = {"n": text.heads, "k": text.kv_heads, "h": text.head_size}
     ends: list[Line] = [
-        (f"{_TEXT}.embed_tokens.weight", "embed/table", "v d -> v d"),
+        (TABLE, "embed/table", "v d -> v d"),
         (f"{_TEXT}.norm.weight", "norm/scale", "d -> d"),
     ]
     if not text.tied:
-        ends.append(("lm_head.weight", "untied_head/kernel", "v d -> d v"))
+        ends.append((HEAD, "untied_head/kernel", "v d -> d v"))
     layer = (
         *_TEXT_LAYER,
         *(_QK_NORMS if text.qk_norm else ()),

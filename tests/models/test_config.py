@@ -10,6 +10,7 @@ from transformers import Qwen3VLConfig as HFConfig
 from jaxagent.models.config import ConfigError
 from jaxagent.models.policy import PolicyConfig
 from tests import tiny
+from tests.models import families
 from tests.models.sizes import SIZES
 
 EIGHT_B = SIZES["Qwen3-VL-8B-Instruct"].fields
@@ -60,6 +61,22 @@ def test_what_transformers_writes_is_read_alike(tmp_path):
         (changed("text_config", vocab_size=0), "vocab_size=0 is no integer of at least 1"),
         (changed("text_config", rms_norm_eps="1e-6"), "rms_norm_eps='1e-6' is no number"),
         (EIGHT_B | {"image_token_id": None}, "image_token_id=None is no integer"),
+        (EIGHT_B | {"image_token_id": 151936}, "image_token_id=151936 is no token of a vocab_size"),
+        (EIGHT_B | {"tie_word_embeddings": "false"}, "tie_word_embeddings='false' is neither true"),
+        (changed("text_config", attention_bias="false"), "attention_bias='false' is neither true"),
+        (
+            changed("text_config", rope_parameters={"rope_theta": float("inf")}),
+            "rope_theta=inf is no",
+        ),
+        (
+            changed("text_config", rope_scaling={"mrope_section": [80, -36, 20]}),
+            r"mrope_section=\[80, -36, 20\] is no list of three sizes",
+        ),
+        (
+            changed("text_config", rope_scaling={"mrope_section": [32, 32]}),
+            r"mrope_section=\[32, 32\] is no list of three sizes",
+        ),
+        ({"model_type": ["qwen3_vl"]}, r"holds a \['qwen3_vl'\] model"),
     ],
 )
 def test_what_cannot_run_is_refused_by_name(fields, message):
@@ -78,3 +95,33 @@ def test_initial_parameters_depend_on_the_key_alone():
     jax.tree.map(np.testing.assert_array_equal, first, again)
     table = np.asarray(first["text"]["embed"]["table"])
     assert (table != np.asarray(other["text"]["embed"]["table"])).all()
+
+
+@pytest.mark.parametrize(
+    ("top", "text"), [(True, False), (False, True), (None, True), (True, None)]
+)
+@pytest.mark.parametrize("family", families.ONE_OF_EACH)
+def test_the_tie_is_that_of_transformers_where_two_fields_speak_of_it(family, top, text):
+    fields = families.hf_fields(families.CASES[families.ONE_OF_EACH[family]])
+    for part, value in ((fields, top), (fields["text_config"], text)):
+        part.pop("tie_word_embeddings", None)
+        part |= {} if value is None else {"tie_word_embeddings": value}
+    model = families.with_random_parameters(family, fields)
+    shared = model.lm_head.weight is model.model.language_model.embed_tokens.weight
+    assert PolicyConfig.from_hf(fields | {"model_type": family}).text.tied == shared
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl"])
+def test_what_transformers_does_not_read_of_a_family_is_not_read(family):
+    case = families.CASES[families.ONE_OF_EACH[family]]
+    fields = families.hf_fields(case) | {"model_type": family}
+    plain = PolicyConfig.from_hf(fields)
+    fields["text_config"] |= {"attention_bias": True, "head_dim": 8}
+    assert PolicyConfig.from_hf(fields) == plain
+
+
+def test_heads_of_qwen3_have_128_numbers_where_the_config_says_nothing():
+    fields = changed("text_config", num_attention_heads=16)
+    for absent in ({}, {"head_dim": None}):
+        text = {k: v for k, v in fields["text_config"].items() if k != "head_dim"} | absent
+        assert PolicyConfig.from_hf(fields | {"text_config": text}).text.head_size == 128

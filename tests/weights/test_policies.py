@@ -128,3 +128,34 @@ def test_published_fields_at_the_top_are_read_as_nested_ones(tmp_path):
     flat, nested = read_policy(tmp_path / "flat"), read_policy(folder)
     assert flat.config == nested.config
     equal(flat.params, nested.params)
+
+
+def test_a_head_that_is_not_the_table_of_a_tied_folder_is_refused(tmp_path):
+    name = next(name for name, case in families.CASES.items() if case.tied)
+    folder = shutil.copytree(families.folder(name), tmp_path / "policy")
+    tensors = load_file(folder / "model.safetensors")
+    table = tensors["model.embed_tokens.weight"]
+    for head, fine in ((table, True), (table + 1e-6, False), (table[1:], False)):
+        both = tensors | {"lm_head.weight": head}
+        save_file(both, folder / "model.safetensors", metadata={"format": "pt"})
+        if fine:
+            equal(read_policy(folder).params, read_policy(families.folder(name)).params)
+        else:
+            with pytest.raises(WeightsError, match=r"its lm_head\.weight is not its embedding"):
+                read_policy(folder)
+
+
+@every_family
+def test_transformers_loads_what_we_write_in_the_dtype_that_it_has(name, tmp_path):
+    template = shutil.copytree(families.folder(name), tmp_path / "template")
+    fields = json.loads((template / "config.json").read_text())
+    fields |= {"dtype": "bfloat16"}
+    fields["text_config"] |= {"dtype": "bfloat16"}
+    (template / "config.json").write_text(json.dumps(fields))
+    config, params = read_policy(template)
+    for dtype in ("float32", "float16"):
+        write_policy(tmp_path / dtype, config, params, template=template, dtype=dtype)
+        model = AutoModelForImageTextToText.from_pretrained(tmp_path / dtype)
+        assert {parameter.dtype for parameter in model.parameters()} == {getattr(torch, dtype)}
+    write_policy(template, config, params, template=template, dtype="float32")
+    assert json.loads((template / "config.json").read_text())["dtype"] == "float32"
