@@ -36,7 +36,7 @@ from tests.parity import encoder_folders, folders
 
 DTYPES = ("float32", "bfloat16")
 POLICIES = {
-    **{name: folders.folder(name) for name in families.CASES},
+    **{family: folders.folder(name) for family, name in families.ONE_OF_EACH.items()},
     "shipped MMAgent-R2 policy": ROOT / "jaxagent/pretrained/mmagent_r2",
 }
 
