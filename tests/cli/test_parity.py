@@ -17,14 +17,7 @@ from tests.models import bert_twins
 from tests.parity import encoder_folders, folders
 
 POLICY = "qwen2_vl, tied, 2 heads a group"
-
-
-@pytest.fixture(autouse=True)
-def _compiled_quickly():
-    """These programs run once, so what compiling spends on their speed is lost."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 
 def test_a_policy_is_told_stage_by_stage(capsys):

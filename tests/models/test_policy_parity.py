@@ -19,6 +19,7 @@ from tests.models import families, twins
 
 LAYER, TOWER, LOGITS = 1e-5, 1e-4, 1e-4
 BLIND = 100 * LOGITS  # a mutation must show at least this clearly
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 
 class Pair(NamedTuple):
@@ -165,7 +166,7 @@ def test_a_change_of_any_part_shows(name):
         assert difference > BLIND, f"{mutation} changes logits by only {difference}"
 
 
-@every_case
+@every_family
 def test_gradients_equal_transformers(name):
     model, params, hf, contexts, _ = pair(name)
     one = contexts[2]

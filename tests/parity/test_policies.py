@@ -2,7 +2,6 @@
 
 from functools import cache
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -28,12 +27,7 @@ CASES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _compiled_quickly():
-    """These programs run once, so what compiling spends on their speed is lost."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 
 @cache
