@@ -10,6 +10,7 @@ The target is made beside its place and moved there at the end, so it is whole o
 
 import argparse
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     if rest:
         raise UserError(f"Unknown argument {rest[0]!r}. See `jaxagent convert --help`.")
     source, target = local_path(options.source, "SOURCE"), local_path(options.target, "TARGET")
+    target = target.resolve()
     check_places(source, target)
     if is_saved_model(source):
         said = bem(source, target, options)
@@ -71,10 +73,13 @@ def check_places(source: Path, target: Path) -> None:
 
 @contextmanager
 def drafted(target: Path) -> Iterator[Path]:
-    """A folder that becomes `target` at the end of the block, or is removed when that fails."""
-    draft = target.with_name(f"{target.name}.partial")
-    shutil.rmtree(draft, ignore_errors=True)  # of a run that was killed
-    draft.mkdir(parents=True)
+    """A folder that becomes `target` at the end of the block, or is removed when that fails.
+
+    Its name is new, so nothing of anybody else is removed; the one of a run that was killed stays.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    draft.chmod(0o755)  # mkdtemp lets only its owner in
     try:
         yield draft
         if target.is_dir():

@@ -208,3 +208,25 @@ def test_a_torn_orbax_folder_is_refused(both, capsys, tmp_path):
     said = refused(capsys, "convert", str(source), str(tmp_path / "back"))
     assert "convert the policy again" in said
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_folders_of_others_are_left_alone(policy, capsys, tmp_path):
+    # names that a draft could have, one of them the source's own
+    source = shutil.copytree(policy, tmp_path / "made.partial")
+    (tmp_path / "made.partial.txt").write_text("mine")
+    status, _, _ = run(capsys, "convert", str(source), str(tmp_path / "made"))
+    assert status == 0
+    assert (source / "config.json").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "made",
+        "made.partial",
+        "made.partial.txt",
+    ]
+
+
+def test_a_link_to_an_empty_folder_is_followed(policy, capsys, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    status, _, _ = run(capsys, "convert", str(policy), str(tmp_path / "link"))
+    assert status == 0
+    assert (tmp_path / "real" / "header.json").exists()
