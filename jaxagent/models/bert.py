@@ -13,11 +13,11 @@ Devlin et al., BERT, 2019; Conneau et al., XLM-R, 2020; sentence vectors as in S
 one), dropout, relative positions, decoding.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache as memoised
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from jaxagent.models.attention import attention
-from jaxagent.models.config import ConfigError
+from jaxagent.models.config import ConfigError, Fields, check_sizes, number, truth
 from jaxagent.models.layers import (
     MLP,
     Blueprint,
@@ -43,11 +43,12 @@ Pooling = Literal["mean", "cls"]
 
 _GELU_IS_TANH = {"gelu": False, "gelu_new": True, "gelu_pytorch_tanh": True}
 _PLACES_FROM_PAD = {"bert": False, "xlm-roberta": True}
-_FIXED = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-}
+_ABSOLUTE = {"position_embedding_type": "absolute"}
+_SIZES = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("intermediate_size", "max_position_embeddings", "type_vocab_size"),
+)
+_POINT = "Point at a folder of a BERT or XLM-RoBERTa encoder."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,22 +77,16 @@ class BertConfig:
         return self.positions - (self.pad + 1 if self.places_from_pad else 0)
 
     @classmethod
-    def from_hf(cls, fields: Mapping[str, Any]) -> "BertConfig":
-        """The config of a `config.json`; ConfigError when it is another family."""
-        family = fields.get("model_type")
-        activation = fields.get("hidden_act", "gelu")
-        for field, found, known in (
-            ("model_type", family, _PLACES_FROM_PAD),
-            ("hidden_act", activation, _GELU_IS_TANH),
-            *((field, fields.get(field, value), (value,)) for field, value in _FIXED.items()),
-        ):
-            if found not in known:
-                raise ConfigError(
-                    f"{field}={found!r} is not supported here; {', '.join(map(repr, known))} can "
-                    "be read. Point at a folder of a BERT or XLM-RoBERTa encoder."
-                )
-        pad = fields.get("pad_token_id")  # where it is not said, the family's own
+    def from_hf(cls, fields: Fields) -> "BertConfig":
+        """The config of a `config.json`; ConfigError when it is another family or no sizes."""
+        family = _word(fields, "model_type", _PLACES_FROM_PAD)
+        activation = _word({"hidden_act": "gelu"} | dict(fields), "hidden_act", _GELU_IS_TANH)
+        _word(_ABSOLUTE | dict(fields), "position_embedding_type", _ABSOLUTE.values())
+        for name in ("is_decoder", "add_cross_attention"):
+            if truth(fields, name):
+                raise ConfigError(f"{name}=True is not supported here; only False is. {_POINT}")
         try:
+            check_sizes(fields, "BERT", *_SIZES)
             config = cls(
                 vocab=fields["vocab_size"],
                 width=fields["hidden_size"],
@@ -100,19 +95,49 @@ class BertConfig:
                 mlp_width=fields["intermediate_size"],
                 positions=fields["max_position_embeddings"],
                 types=fields["type_vocab_size"],
-                norm_epsilon=fields["layer_norm_eps"],
-                pad=int(_PLACES_FROM_PAD[family]) if pad is None else pad,
+                norm_epsilon=number(fields, "layer_norm_eps"),
+                pad=_padding(fields, family),
                 places_from_pad=_PLACES_FROM_PAD[family],
                 tanh_gelu=_GELU_IS_TANH[activation],
             )
         except KeyError as missing:
-            raise ConfigError(f"config.json lacks the field {missing}.") from None
+            raise ConfigError(f"config.json lacks the field {missing}. {_POINT}") from None
         if config.width % config.heads:
             raise ConfigError(
                 f"hidden_size={config.width} is no multiple of num_attention_heads="
                 f"{config.heads}. Download config.json again."
             )
+        if config.max_tokens < 1:
+            raise ConfigError(
+                f"max_position_embeddings={config.positions} leaves no place for a token; "
+                f"pad_token_id={config.pad} and those below it take the first "
+                f"{config.pad + 1}. Download config.json again."
+            )
         return config
+
+
+def _word(fields: Fields, name: str, known: Collection[str]) -> str:
+    """The word that a field says; ConfigError when it is none of those known."""
+    found = fields.get(name)
+    if type(found) is not str or found not in known:
+        raise ConfigError(
+            f"{name}={found!r} is not supported here; {', '.join(map(repr, known))} can be read. "
+            f"{_POINT}"
+        )
+    return found
+
+
+def _padding(fields: Fields, family: str) -> int:
+    """The id of padding; where it is not said, the family's own."""
+    pad = fields.get("pad_token_id")
+    if pad is None:
+        pad = int(_PLACES_FROM_PAD[family])
+    if type(pad) is not int or not 0 <= pad < fields["vocab_size"]:
+        raise ConfigError(
+            f"pad_token_id={pad!r} is no id of the vocabulary; those are 0 to "
+            f"{fields['vocab_size'] - 1}. Download config.json again."
+        )
+    return pad
 
 
 class BertLayer(nnx.Module):

@@ -245,3 +245,41 @@ def test_a_config_without_a_padding_id_has_its_familys():
         assert BertConfig.from_hf(fields).pad == pad
         assert BertConfig.from_hf(fields | {"pad_token_id": None}).pad == pad
         assert BertConfig.from_hf(fields | {"pad_token_id": 3}).pad == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": "32"}, "hidden_size='32' is no integer of at least 1"),
+        ({"num_attention_heads": 0}, "num_attention_heads=0 is no integer of at least 1"),
+        ({"max_position_embeddings": None}, "max_position_embeddings=None is no integer"),
+        ({"vocab_size": 1.5}, r"vocab_size=1\.5 is no integer"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers=-1 is no integer"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0 is no integer"),
+        ({"num_hidden_layers": True}, "num_hidden_layers=True is no integer"),
+        ({"intermediate_size": [4]}, r"intermediate_size=\[4\] is no integer"),
+        ({"type_vocab_size": None}, "type_vocab_size=None is no integer"),
+        ({"hidden_act": ["gelu"]}, r"hidden_act=\['gelu'\] is not supported here; 'gelu', "),
+        ({"hidden_act": None}, "hidden_act=None is not supported here; 'gelu', "),
+        ({"model_type": ["bert"]}, r"model_type=\['bert'\] .* 'bert', 'xlm-roberta' can be read"),
+        ({"position_embedding_type": []}, r"position_embedding_type=\[\] .* 'absolute' can"),
+        ({"is_decoder": "no"}, "is_decoder='no' is neither true nor false"),
+        ({"add_cross_attention": 1}, "add_cross_attention=1 is neither true nor false"),
+        ({"layer_norm_eps": "x"}, "layer_norm_eps='x' is no number above 0"),
+        ({"layer_norm_eps": None}, "layer_norm_eps=None is no number above 0"),
+        ({"layer_norm_eps": True}, "layer_norm_eps=True is no number above 0"),
+        ({"pad_token_id": "x"}, "pad_token_id='x' is no id of the vocabulary; those are 0 to 59"),
+        ({"pad_token_id": False}, "pad_token_id=False is no id"),
+        ({"pad_token_id": -1}, "pad_token_id=-1 is no id"),
+        ({"pad_token_id": 60}, "pad_token_id=60 is no id"),
+        (
+            {"model_type": "xlm-roberta", "max_position_embeddings": 2},
+            "max_position_embeddings=2 leaves no place for a token; pad_token_id=1",
+        ),
+    ],
+)
+def test_a_field_that_is_no_size_or_word_is_refused(changes, message):
+    fields = {"model_type": "bert", "layer_norm_eps": 1e-12, **sizes(1, 2, 4, vocab=60)}
+    BertConfig.from_hf(fields)
+    with pytest.raises(ConfigError, match=message):
+        BertConfig.from_hf(fields | changes)
