@@ -5,11 +5,22 @@ are published in open_clip's form, whose config only names an image tower of tim
 mean stands in `_TIMM`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from jaxagent.models.config import ConfigError
+from jaxagent.models.config import (
+    ConfigError,
+    Fields,
+    check_object,
+    check_sizes,
+    number,
+    truth,
+)
+
+_HF_LAYER_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+_HF_IMAGE_SIZES = (*_HF_LAYER_SIZES, "image_size", "patch_size", "num_channels")
+_HF_TEXT_SIZES = (*_HF_LAYER_SIZES, "vocab_size", "max_position_embeddings")
+_OPEN_CLIP_TEXT_SIZES = ("width", "heads", "layers", "vocab_size", "context_length")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +97,7 @@ class EvaClipConfig:
     embedding: int  # e
 
     @classmethod
-    def from_hf(cls, fields: Mapping[str, Any]) -> "EvaClipConfig":
+    def from_hf(cls, fields: Fields) -> "EvaClipConfig":
         """The config of a `config.json`; ConfigError when it is another family."""
         if fields.get("architectures") != ["EvaCLIPModel"]:
             raise ConfigError(
@@ -94,92 +105,126 @@ class EvaClipConfig:
                 "['EvaCLIPModel'] is."
             )
         try:
-            image, text = fields["vision_config"], fields["text_config"]
+            fields = _dotted(fields, "vision_config", "text_config")
             for name in ("use_swiglu_mlp", "use_sub_ln", "use_rope", "post_layernorm"):
-                if text.get(name):
+                if truth(fields, f"text_config.{name}"):
                     raise ConfigError(
-                        f"text_config.{name}={text[name]!r} is not supported here; only the image "
-                        "tower can have it."
+                        f"text_config.{name}=True is not supported here; only the image tower can "
+                        "have it."
                     )
-            return cls(
-                image=ImageConfig(
-                    layer=_hf_layer(image, "vision_config"),
-                    layers=image["num_hidden_layers"],
-                    image=image["image_size"],
-                    patch=image["patch_size"],
-                    channels=image.get("num_channels", 3),
-                    rotary_side=image["pretrained_seq_len"] if image.get("use_rope") else None,
-                    rotary_theta=image["rope_theta"] if image.get("use_rope") else 10_000.0,
-                ),
-                text=TextConfig(
-                    layer=_hf_layer(text, "text_config"),
-                    layers=text["num_hidden_layers"],
-                    vocab=text["vocab_size"],
-                    positions=text["max_position_embeddings"],
-                ),
-                embedding=fields["projection_dim"],
-            )
+            return _of_hf(fields)
         except KeyError as missing:
             raise ConfigError(f"config.json lacks the field {missing}.") from None
 
     @classmethod
-    def from_open_clip(cls, fields: Mapping[str, Any]) -> "EvaClipConfig":
+    def from_open_clip(cls, fields: Fields) -> "EvaClipConfig":
         """The config of an `open_clip_config.json`; ConfigError when it is another family."""
         try:
-            model = fields["model_cfg"]
-            image, text, embedding = model["vision_cfg"], model["text_cfg"], model["embed_dim"]
-            name = image.get("timm_model_name")
-            if name not in _TIMM:
-                raise ConfigError(
-                    f"timm_model_name={name!r} is not an EVA-CLIP tower; one of "
-                    f"{', '.join(_TIMM)} is."
-                )
-            for field, expected in _OPEN_CLIP:
-                found = (image | text | model).get(field, expected)
-                if found != expected:
-                    raise ConfigError(f"{field}={found!r} is not supported; only {expected!r} is.")
-            width = text["width"]
-            layer = LayerConfig(
-                width=width,
-                heads=text["heads"],
-                mlp_width=4 * width,
-                norm_epsilon=1e-5,
-                qkv_biases=(True, True, True),
-                fused=True,
-            )
-            return cls(
-                image=replace(_TIMM[name], image=image["image_size"]),
-                text=TextConfig(
-                    layer=layer,
-                    layers=text["layers"],
-                    vocab=text["vocab_size"],
-                    positions=text["context_length"],
-                ),
-                embedding=embedding,
-            )
+            fields = _dotted(fields, "model_cfg")
+            fields = _dotted(fields, "model_cfg.vision_cfg", "model_cfg.text_cfg")
+            return _of_open_clip(fields)
         except KeyError as missing:
             raise ConfigError(f"open_clip_config.json lacks the field {missing}.") from None
 
 
-def _hf_layer(fields: Mapping[str, Any], tower: str) -> LayerConfig:
-    gated, inner_norm = fields.get("use_swiglu_mlp", False), fields.get("use_sub_ln", False)
-    if not gated and (activation := fields["hidden_act"]) != "gelu":
+def _dotted(fields: Fields, *parts: str) -> dict[str, object]:
+    """The fields, and those of each part under its name and a point."""
+    made = dict(fields)
+    for part in parts:
+        check_object(fields[part], part)
+        made |= {f"{part}.{name}": value for name, value in fields[part].items()}
+    return made
+
+
+def _of_hf(fields: Fields) -> EvaClipConfig:
+    image, text = "vision_config", "text_config"
+    fields = {f"{image}.num_channels": 3} | dict(fields)
+    check_sizes(fields, "EVA-CLIP", "projection_dim")
+    check_sizes(fields, "EVA-CLIP", *(f"{image}.{name}" for name in _HF_IMAGE_SIZES))
+    check_sizes(fields, "EVA-CLIP", *(f"{text}.{name}" for name in _HF_TEXT_SIZES))
+    side, theta = None, 10_000.0
+    if truth(fields, f"{image}.use_rope"):
+        check_sizes(fields, "EVA-CLIP", f"{image}.pretrained_seq_len")
+        side = fields[f"{image}.pretrained_seq_len"]
+        theta = number(fields, f"{image}.rope_theta")
+    return EvaClipConfig(
+        image=ImageConfig(
+            layer=_hf_layer(fields, image),
+            layers=fields[f"{image}.num_hidden_layers"],
+            image=fields[f"{image}.image_size"],
+            patch=fields[f"{image}.patch_size"],
+            channels=fields[f"{image}.num_channels"],
+            rotary_side=side,
+            rotary_theta=theta,
+        ),
+        text=TextConfig(
+            layer=_hf_layer(fields, text),
+            layers=fields[f"{text}.num_hidden_layers"],
+            vocab=fields[f"{text}.vocab_size"],
+            positions=fields[f"{text}.max_position_embeddings"],
+        ),
+        embedding=fields["projection_dim"],
+    )
+
+
+def _hf_layer(fields: Fields, tower: str) -> LayerConfig:
+    """The layers of a tower whose sizes are checked."""
+    gated, inner_norm = (truth(fields, f"{tower}.{it}") for it in ("use_swiglu_mlp", "use_sub_ln"))
+    if not gated and (activation := fields[f"{tower}.hidden_act"]) != "gelu":
         raise ConfigError(
             f"{tower}.hidden_act={activation!r} is not supported here; only 'gelu' is."
         )
     if inner_norm and not gated:
         # Its published code gives that norm another kind and epsilon; no model was published so.
         raise ConfigError(f"{tower}.use_sub_ln is not supported without use_swiglu_mlp.")
+    biases = {f"{tower}.{name}_bias": True for name in "qkv"} | dict(fields)
     return LayerConfig(
-        width=fields["hidden_size"],
-        heads=fields["num_attention_heads"],
-        mlp_width=fields["intermediate_size"],
-        norm="rms" if fields.get("use_rms_norm", False) else "layer",
-        norm_epsilon=fields["layer_norm_eps"],
-        norm_after=bool(fields.get("post_layernorm", False)),  # may be null
+        width=fields[f"{tower}.hidden_size"],
+        heads=fields[f"{tower}.num_attention_heads"],
+        mlp_width=fields[f"{tower}.intermediate_size"],
+        norm="rms" if truth(fields, f"{tower}.use_rms_norm") else "layer",
+        norm_epsilon=number(fields, f"{tower}.layer_norm_eps"),
+        norm_after=truth(fields, f"{tower}.post_layernorm"),
         inner_norm=inner_norm,
         gated=gated,
-        qkv_biases=tuple(fields.get(f"{name}_bias", True) for name in "qkv"),
+        qkv_biases=tuple(truth(biases, f"{tower}.{name}_bias") for name in "qkv"),
+    )
+
+
+def _of_open_clip(fields: Fields) -> EvaClipConfig:
+    image, text = "model_cfg.vision_cfg", "model_cfg.text_cfg"
+    name = fields.get(f"{image}.timm_model_name")
+    if type(name) is not str or name not in _TIMM:
+        raise ConfigError(
+            f"timm_model_name={name!r} is not an EVA-CLIP tower; one of {', '.join(_TIMM)} is."
+        )
+    for part in ("model_cfg", image, text):  # each by itself: one would hide another's
+        for field, expected in _OPEN_CLIP:
+            found = fields.get(f"{part}.{field}", expected)
+            if found != expected or (type(found) is bool) != (type(expected) is bool):
+                raise ConfigError(
+                    f"{part}.{field}={found!r} is not supported; only {expected!r} is."
+                )
+    check_sizes(fields, "EVA-CLIP", "model_cfg.embed_dim", f"{image}.image_size")
+    check_sizes(fields, "EVA-CLIP", *(f"{text}.{size}" for size in _OPEN_CLIP_TEXT_SIZES))
+    width = fields[f"{text}.width"]
+    layer = LayerConfig(
+        width=width,
+        heads=fields[f"{text}.heads"],
+        mlp_width=4 * width,
+        norm_epsilon=1e-5,
+        qkv_biases=(True, True, True),
+        fused=True,
+    )
+    return EvaClipConfig(
+        image=replace(_TIMM[name], image=fields[f"{image}.image_size"]),
+        text=TextConfig(
+            layer=layer,
+            layers=fields[f"{text}.layers"],
+            vocab=fields[f"{text}.vocab_size"],
+            positions=fields[f"{text}.context_length"],
+        ),
+        embedding=fields["model_cfg.embed_dim"],
     )
 
 

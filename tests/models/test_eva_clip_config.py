@@ -124,3 +124,120 @@ def test_an_open_clip_config_of_another_family_is_refused(changes, message):
         model[name] = model[name] | change if isinstance(change, dict) else change
     with pytest.raises(ConfigError, match=message):
         EvaClipConfig.from_open_clip(fields)
+
+
+def put(fields, path, value):
+    """The fields with another value at `a.b.c`."""
+    first, _, rest = path.partition(".")
+    return fields | {first: put(fields[first], rest, value) if rest else value}
+
+
+LAYER_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+HF_SIZES = (
+    "projection_dim",
+    *(f"{tower}_config.{name}" for tower in ("vision", "text") for name in LAYER_SIZES),
+    *("vision_config.image_size", "vision_config.patch_size", "vision_config.num_channels"),
+    *("vision_config.pretrained_seq_len", "text_config.vocab_size"),
+    "text_config.max_position_embeddings",
+)
+HF_TRUTHS = (
+    *(f"{tower}_config.{it}_bias" for tower in ("vision", "text") for it in "qkv"),
+    *(f"{tower}_config.use_rms_norm" for tower in ("vision", "text")),
+    *(f"{tower}_config.post_layernorm" for tower in ("vision", "text")),
+    *(f"{tower}_config.use_swiglu_mlp" for tower in ("vision", "text")),
+    *(f"{tower}_config.use_sub_ln" for tower in ("vision", "text")),
+    *(f"{tower}_config.use_rope" for tower in ("vision", "text")),
+)
+OPEN_CLIP_SIZES = (
+    *("model_cfg.embed_dim", "model_cfg.vision_cfg.image_size"),
+    *(f"model_cfg.text_cfg.{name}" for name in ("width", "heads", "layers")),
+    *("model_cfg.text_cfg.vocab_size", "model_cfg.text_cfg.context_length"),
+)
+NO_SIZES = (0, -1, "28", 2.5, None, True, [4])
+
+
+def refused(read, fields, path, value, message):
+    """Checks that the fields are read, and refused with this value of one of them."""
+    read(fields)
+    with pytest.raises(ConfigError) as error:
+        read(put(fields, path, value))
+    assert f"{path}={value!r} {message}" in str(error.value)
+
+
+@pytest.mark.parametrize("value", NO_SIZES)
+@pytest.mark.parametrize("path", HF_SIZES)
+def test_a_size_that_is_none_is_refused(path, value):
+    fields = twins.hf_fields(Sizes(rope_side=4))
+    refused(EvaClipConfig.from_hf, fields, path, value, "is no integer of at least 1.")
+
+
+@pytest.mark.parametrize("value", ["no", 1, []])
+@pytest.mark.parametrize("path", HF_TRUTHS)
+def test_a_flag_that_is_neither_true_nor_false_is_refused(path, value):
+    fields = twins.hf_fields(Sizes())
+    refused(EvaClipConfig.from_hf, fields, path, value, "is neither true nor false.")
+
+
+@pytest.mark.parametrize("value", ["x", None, 0, True])
+@pytest.mark.parametrize("name", ["layer_norm_eps", "rope_theta"])
+def test_a_number_that_is_none_is_refused(name, value):
+    fields, path = twins.hf_fields(Sizes(rope_side=4)), f"vision_config.{name}"
+    refused(EvaClipConfig.from_hf, fields, path, value, "is no number above 0.")
+
+
+@pytest.mark.parametrize("value", NO_SIZES)
+@pytest.mark.parametrize("path", OPEN_CLIP_SIZES)
+def test_a_size_of_open_clip_that_is_none_is_refused(path, value):
+    fields = twins.open_clip_fields(Sizes(), "eva02_large_patch14_clip_224")
+    refused(EvaClipConfig.from_open_clip, fields, path, value, "is no integer of at least 1.")
+
+
+@pytest.mark.parametrize("value", [[], None, "x", 3])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "vision_config",
+        "text_config",
+        *(f"model_cfg{part}" for part in ("", ".vision_cfg", ".text_cfg")),
+    ],
+)
+def test_a_part_that_is_no_object_is_refused(path, value):
+    open_clip = twins.open_clip_fields(Sizes(), "eva02_large_patch14_clip_224")
+    ours = path.startswith("model")
+    fields = put(open_clip if ours else twins.hf_fields(Sizes()), path, value)
+    read = EvaClipConfig.from_open_clip if ours else EvaClipConfig.from_hf
+    with pytest.raises(ConfigError) as error:
+        read(fields)
+    assert f"{path} is {value!r}; it must be an object" in str(error.value)
+
+
+@pytest.mark.parametrize("name", [["eva02_large_patch14_clip_224"], None, 3, {}])
+def test_a_name_of_an_image_tower_that_is_no_word_is_refused(name):
+    fields = twins.open_clip_fields(Sizes(), name)
+    with pytest.raises(ConfigError, match=r"timm_model_name=.* is not an EVA-CLIP tower; one of"):
+        EvaClipConfig.from_open_clip(fields)
+
+
+@pytest.mark.parametrize("part", ["", ".vision_cfg", ".text_cfg"])
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [("ls_init_value", 0.1, None), ("custom_text", 1, True), ("proj_bias", 0, False)],
+)
+def test_no_part_hides_a_flag_of_another(part, field, value, expected):
+    fields = twins.open_clip_fields(Sizes(), "eva02_large_patch14_clip_224")
+    for other in ("", ".vision_cfg", ".text_cfg"):
+        fields = put(fields, f"model_cfg{other}.{field}", expected)
+    path, message = f"model_cfg{part}.{field}", f"is not supported; only {expected!r} is."
+    refused(EvaClipConfig.from_open_clip, fields, path, value, message)
+
+
+def test_a_flag_that_is_null_is_off():
+    fields = twins.hf_fields(Sizes())
+    for path in HF_TRUTHS:
+        fields = put(fields, path, None)
+    for layer in (
+        EvaClipConfig.from_hf(fields).image.layer,
+        EvaClipConfig.from_hf(fields).text.layer,
+    ):
+        assert layer.qkv_biases == (False, False, False)
+        assert (layer.norm, layer.norm_after, layer.gated) == ("layer", False, False)
