@@ -27,7 +27,8 @@ from jaxagent.models.bem import Model, bem_config
 from jaxagent.models.bert import BertConfig
 from jaxagent.trees import Params, nested
 from jaxagent.weights import bert
-from jaxagent.weights.bert import read_fields, write_fields
+from jaxagent.weights.bert import read_fields
+from jaxagent.weights.config_file import CONFIG, write_fields
 from jaxagent.weights.params import read_params, write_params
 from jaxagent.weights.safetensors import WeightsError
 from jaxagent.weights.table import Row
@@ -112,7 +113,7 @@ def write_bem(folder: str | Path, config: BertConfig, params: Params) -> None:
     """Writes weights and config; transformers loads them as BertForSequenceClassification."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / bert.CONFIG).unlink(missing_ok=True)
+    (folder / CONFIG).unlink(missing_ok=True)
     write_params(folder, table(config), params, dtype="float32", max_bytes=4 * 2**30)
     fields = {
         "architectures": ["BertForSequenceClassification"],

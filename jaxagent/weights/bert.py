@@ -5,22 +5,19 @@ behind `bert.` or `roberta.`, as in the folder of a model with a head, and norms
 TensorFlow's first release did (gamma, beta). Pooler and heads are not read.
 """
 
-import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from jax.typing import DTypeLike
 
 from jaxagent.models.bert import BertConfig, Model
-from jaxagent.models.config import ConfigError
+from jaxagent.models.config import ConfigError, Fields
 from jaxagent.trees import Params
+from jaxagent.weights.config_file import CONFIG, config_fields, write_fields
 from jaxagent.weights.params import read_params, write_params
 from jaxagent.weights.table import Row
 
-CONFIG = "config.json"
 UNUSED = (
     r"embeddings\.position_ids",  # a buffer: 0, 1, 2, ...
     r"pooler\.dense\.(weight|bias)",
@@ -87,19 +84,9 @@ def table(config: BertConfig) -> list[Row]:
     ]
 
 
-def read_fields(folder: str | Path) -> dict[str, object]:
+def read_fields(folder: str | Path) -> Fields:
     """What the `config.json` of a folder says; ConfigError when there is none to be read."""
-    path = Path(folder) / CONFIG
-    try:
-        fields = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{folder} holds no readable {CONFIG} ({error}). Point at a folder in Hugging Face "
-            "format."
-        ) from None
-    if not isinstance(fields, dict):
-        raise ConfigError(f"{path} is no JSON object. Download it again.")
-    return fields
+    return config_fields(Path(folder) / CONFIG, remedy="Point at a folder in Hugging Face format.")
 
 
 def read_bert_config(folder: str | Path) -> BertConfig:
@@ -156,14 +143,6 @@ def write_bert(
         _copy_others(template, folder)
     write_params(folder, table(config), params, dtype=dtype, max_bytes=max_bytes)
     write_fields(folder, fields, dtype=dtype)
-
-
-def write_fields(folder: Path, fields: Mapping[str, object], *, dtype: DTypeLike) -> None:
-    """Writes a `config.json` of weights of `dtype`: transformers loads them as it says."""
-    stated = {field: np.dtype(dtype).name for field in ("dtype", "torch_dtype") if field in fields}
-    partial = folder / f"{CONFIG}.partial"
-    partial.write_text(json.dumps(dict(fields) | stated, indent=2) + "\n")
-    partial.replace(folder / CONFIG)
 
 
 def _copy_others(template: Path, folder: Path) -> None:

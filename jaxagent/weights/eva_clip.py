@@ -7,7 +7,6 @@ Letters: d width, n heads, h head size, f MLP width, v vocabulary, t positions, 
 class token, e embedding size; a patch is channels c, rows y, columns x.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Iterable
@@ -20,11 +19,13 @@ from jaxagent.models.config import ConfigError
 from jaxagent.models.eva_clip import Model
 from jaxagent.models.eva_clip_config import EvaClipConfig, LayerConfig
 from jaxagent.trees import Params
+from jaxagent.weights.config_file import CONFIG, config_fields, write_fields
 from jaxagent.weights.params import read_params, write_params
 from jaxagent.weights.table import Row
 
-HF_CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"
+HF_CONFIG, OPEN_CLIP_CONFIG = CONFIG, "open_clip_config.json"
 _CONFIGS = (HF_CONFIG, OPEN_CLIP_CONFIG)
+_REMEDY = "Point at a folder in the form of BAAI/EVA-CLIP-8B or of open_clip."
 
 UNUSED = (
     r"(vision|text)_model\.embeddings\.position_ids",
@@ -47,24 +48,19 @@ class EvaClipWeights(NamedTuple):
 
 def read_config(folder: str | Path) -> EvaClipConfig:
     """The config of a folder; ConfigError when there is none or it is another family's."""
-    folder = Path(folder)
-    path = folder / HF_CONFIG
-    if not path.exists() and (folder / OPEN_CLIP_CONFIG).exists():
-        path = folder / OPEN_CLIP_CONFIG
-    try:
-        fields = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{folder} holds neither {HF_CONFIG} nor {OPEN_CLIP_CONFIG}. An EVA-CLIP model is a "
-            "folder in the form of BAAI/EVA-CLIP-8B or of open_clip."
-        ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not JSON: {error}.") from None
-    if not isinstance(fields, dict):
-        raise ConfigError(f"{path} is {fields!r}; it must be an object of fields.")
+    path = _config_path(Path(folder))
+    fields = config_fields(path, remedy=_REMEDY)
     if path.name == OPEN_CLIP_CONFIG:
         return EvaClipConfig.from_open_clip(fields)
     return EvaClipConfig.from_hf(fields)
+
+
+def _config_path(folder: Path) -> Path:
+    """The config of a folder; where it has both, that of the Hugging Face form."""
+    for name in _CONFIGS:
+        if (folder / name).exists():
+            return folder / name
+    raise ConfigError(f"{folder} holds neither {HF_CONFIG} nor {OPEN_CLIP_CONFIG}. {_REMEDY}")
 
 
 def read_eva_clip(
@@ -97,30 +93,39 @@ def write_eva_clip(
 ) -> None:
     """Writes a folder of the template's form: these weights, every other file from `template`.
 
-    `dtype` is that of the files; reading them back gives the rounded weights. The config is written
-    last, so a folder without one is unfinished.
+    `dtype` is that of the files, and a `config.json` that names one names it; reading them back
+    gives the rounded weights. The config is written last, so a folder without one is unfinished.
     """
     folder, template = Path(folder), Path(template)
     if read_config(template) != config:
         raise ConfigError(f"{template} is the folder of a model of other sizes.")
+    present = [template / name for name in _CONFIGS if (template / name).exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    in_place = folder.samefile(template)
-    if not in_place:
+    if not (in_place := folder.samefile(template)):
         for name in _CONFIGS:
             (folder / name).unlink(missing_ok=True)
     write_params(folder, table(config), params, dtype=dtype, max_bytes=max_bytes)
     if not in_place:
         _copy_others(template, folder)
+    for path in present:
+        if path.name == HF_CONFIG:
+            write_fields(folder, config_fields(path, remedy=_REMEDY), dtype=dtype)
+        elif not in_place:
+            _copy(path, folder)
 
 
 def _copy_others(template: Path, folder: Path) -> None:
-    """Copies what holds no weights, each file in one move and the configs last."""
-    files = [path for path in template.iterdir() if path.is_file()]
-    files = [path for path in files if not re.search(r"\.(safetensors|bin|pt)\b", path.name)]
-    for path in sorted(files, key=lambda path: path.name in _CONFIGS):
-        partial = folder / f"{path.name}.partial"
-        shutil.copyfile(path, partial)
-        partial.replace(folder / path.name)
+    """Copies what holds no weights and is no config, each file in one move."""
+    files = [path for path in template.iterdir() if path.is_file() and path.name not in _CONFIGS]
+    for path in files:
+        if not re.search(r"\.(safetensors|bin|pt)\b", path.name):
+            _copy(path, folder)
+
+
+def _copy(path: Path, folder: Path) -> None:
+    partial = folder / f"{path.name}.partial"
+    shutil.copyfile(path, partial)
+    partial.replace(folder / path.name)
 
 
 def table(config: EvaClipConfig) -> list[Row]:

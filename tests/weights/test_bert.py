@@ -14,6 +14,7 @@ from transformers import AutoModel, BertForMaskedLM, XLMRobertaForSequenceClassi
 from jaxagent.models.bert import Model
 from jaxagent.models.config import ConfigError
 from jaxagent.trees import flat
+from jaxagent.weights.bem import read_bem
 from jaxagent.weights.bert import read_bert, read_bert_config, write_bert
 from jaxagent.weights.safetensors import WeightsError
 from tests.models import bert_twins as twins
@@ -125,7 +126,7 @@ def test_what_does_not_fit_comes_in_one_message(tmp_path):
 
 
 def test_a_folder_without_its_files_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"no readable config.json .* Point at a folder"):
+    with pytest.raises(ConfigError, match=r"config.json cannot be read .* Point at a folder"):
         read_bert(tmp_path / "nowhere")
     folder = twins.saved(twins.bert(), tmp_path / "here")
     path = folder / "model.safetensors"
@@ -135,9 +136,30 @@ def test_a_folder_without_its_files_is_refused(tmp_path):
     path.unlink()
     with pytest.raises(WeightsError, match=r"holds no model.safetensors"):
         read_bert(folder)
-    (folder / "config.json").write_text("[]")
-    with pytest.raises(ConfigError, match="is no JSON object"):
-        read_bert(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "must be an object"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        (b"\xff", "is not JSON"),
+        (None, "config.json cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("read", [read_bert, read_bert_config, read_bem])
+def test_a_config_that_is_no_object_is_refused(tmp_path, read, text, message):
+    path = tmp_path / "config.json"
+    if text is None:
+        path.mkdir()
+    else:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file.config.json cannot be read"):
+        read(tmp_path / "file")
 
 
 def test_a_template_of_other_sizes_is_refused(tmp_path):

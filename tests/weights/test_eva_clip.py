@@ -163,10 +163,6 @@ def test_a_folder_that_is_none_is_refused(twin, tmp_path):
     (folder / "config.json").write_text(json.dumps(fields | {"projection_dim": 8}))
     with pytest.raises(ConfigError, match="other sizes"):
         write_eva_clip(tmp_path / "made", config, params, template=folder)
-    for text, message in (("{", "is not JSON"), ("[]", "must be an object")):
-        (folder / "config.json").write_text(text)
-        with pytest.raises(ConfigError, match=message):
-            read_config(folder)
 
 
 @pytest.mark.parametrize("twin", ["open_clip EVA02 L"], indirect=True)
@@ -175,3 +171,65 @@ def test_the_name_that_open_clip_gives_its_file_is_read(twin, tmp_path):
     before = read_eva_clip(folder).params
     (folder / "model.safetensors").rename(folder / "open_clip_model.safetensors")
     jax.tree.map(np.testing.assert_array_equal, read_eva_clip(folder).params, before)
+
+
+@pytest.mark.parametrize("name", ["config.json", "open_clip_config.json"])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "must be an object"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        (b"\xff", "is not JSON"),
+        (None, "config.json cannot be read .* Point at a folder"),
+    ],
+)
+def test_a_config_that_is_no_object_is_refused(tmp_path, name, text, message):
+    path = tmp_path / name
+    if text is None:
+        path.mkdir()
+    else:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError, match=message):
+        read_config(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file holds neither .* Point at a folder"):
+        read_config(tmp_path / "file")
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("twin", ["8B"], indirect=True)
+def test_the_config_names_the_dtype_of_the_files(twin, tmp_path, dtype, in_place):
+    template = tmp_path / "twin"
+    config, params = read_eva_clip(template)
+    fields = json.loads((template / "config.json").read_text()) | {"torch_dtype": "float16"}
+    fields["vision_config"] |= {"dtype": "float16"}
+    (template / "config.json").write_text(json.dumps(fields))
+    (template / "preprocessor_config.json").write_text('{"dtype": "float16"}')
+    folder = template if in_place else tmp_path / "made"
+    write_eva_clip(folder, config, params, template=template, dtype=dtype)
+    fields["torch_dtype"] = fields["vision_config"]["dtype"] = dtype
+    assert json.loads((folder / "config.json").read_text()) == fields
+    assert (folder / "preprocessor_config.json").read_text() == '{"dtype": "float16"}'
+
+
+@pytest.mark.parametrize("twin", ["open_clip EVA02 L"], indirect=True)
+def test_a_config_of_open_clip_is_copied_as_it_is(twin, tmp_path):
+    template = tmp_path / "twin"
+    config, params = read_eva_clip(template)
+    write_eva_clip(tmp_path / "made", config, params, template=template, dtype="bfloat16")
+    name = "open_clip_config.json"
+    assert (tmp_path / "made" / name).read_bytes() == (template / name).read_bytes()
+    assert not (tmp_path / "made" / "config.json").exists()
+
+
+@pytest.mark.parametrize("twin", ["8B"], indirect=True)
+def test_the_config_is_written_last(twin, tmp_path):
+    config, params = read_eva_clip(tmp_path / "twin")
+    made = tmp_path / "made"
+    write_eva_clip(made, config, params, template=tmp_path / "twin")
+    params["log_scale"] = np.full_like(params["log_scale"], 1e9)  # too large for float16
+    with pytest.raises(WeightsError):
+        write_eva_clip(made, config, params, template=tmp_path / "twin", dtype="float16")
+    assert not (made / "config.json").exists()
