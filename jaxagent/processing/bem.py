@@ -25,6 +25,7 @@ from jaxtyping import Float32, Int32
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from jaxagent.models.bem import Model
+from jaxagent.processing.texts import encodable
 from jaxagent.trees import Params
 from jaxagent.weights.bem import read_bem
 
@@ -74,7 +75,7 @@ class Packing:
         """The packed pair; BemError when reference and question alone are too long."""
         candidate = pair.candidate[:REAG_CHARACTERS] if too_long == "reag" else pair.candidate
         texts = (candidate, pair.reference, pair.question)
-        first, *others = (self._tokenizer.encode(text).ids for text in texts)
+        first, *others = (self._tokenizer.encode(encodable(text)).ids for text in texts)
         room = self.max_tokens - 4 - sum(map(len, others))
         if too_long == "candidate":
             if room < 0:

@@ -19,6 +19,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from jaxagent.processing.images import ImageError
+from jaxagent.processing.texts import encodable
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 _WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
@@ -110,5 +111,5 @@ class ClipTexts:
 
     def ids(self, texts: Sequence[str]) -> Int[np.ndarray, "b t"]:
         """One row of `length` ids for each text."""
-        rows = self.tokenizer.encode_batch(list(texts))
+        rows = self.tokenizer.encode_batch([encodable(text) for text in texts])
         return np.asarray([row.ids for row in rows], np.int32).reshape(-1, self.length)

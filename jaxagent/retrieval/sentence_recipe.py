@@ -26,6 +26,10 @@ MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 LENGTH = "sentence_bert_config.json"
 TOKENIZER = "tokenizer_config.json"
+MIN_TOKENS = 3
+"""A text of one token, between the special ones."""
+NO_LIMIT = 2**31
+"""Tokens of a folder that states no length: the model's places are the limit."""
 
 Role = Literal["query", "passage"]
 """What a text is to a search: it finds, or is found."""
@@ -101,21 +105,36 @@ def read_recipe(folder: Path, *, known: Recipe | None = None) -> Recipe:
     known = known or _family(folder)
     pooling, normalised = _modules(folder, known)
     query, passage = _prefixes(folder, known)
-    fields = _fields(folder / LENGTH)
-    longest = [
-        fields.get("max_seq_length"),
-        known.max_tokens if known else None,
-        _fields(folder / TOKENIZER).get("model_max_length"),
-        2**31,  # the model's places are the limit
-    ]
+    stated = _length(folder / LENGTH, "max_seq_length") or (known.max_tokens if known else None)
     return Recipe(
         pooling=pooling,
         normalised=normalised,
-        max_tokens=next(one for one in longest if isinstance(one, int) and one > 0),
+        max_tokens=stated or _length(folder / TOKENIZER, "model_max_length") or NO_LIMIT,
         query_prefix=query,
         passage_prefix=passage,
-        lower_case=fields.get("do_lower_case") is True,
+        lower_case=_flag(folder / LENGTH, "do_lower_case") is True,
     )
+
+
+def _length(path: Path, name: str) -> int | None:
+    """The longest text that a file states, in tokens; None when it states none."""
+    length = _fields(path).get(name)
+    if length is not None and (type(length) is not int or length < MIN_TOKENS):
+        raise RecipeError(
+            f"{path} has {name}={length!r}; it must be an integer of at least {MIN_TOKENS}, since "
+            "the special tokens at both ends count. Download it again, or delete the field."
+        )
+    return length
+
+
+def _flag(path: Path, name: str) -> bool | None:
+    """What a file says is so or not; None when it leaves that open."""
+    value = _fields(path).get(name)
+    if value is not None and type(value) is not bool:
+        raise RecipeError(
+            f"{path} has {name}={value!r}; it must be true or false. Download it again."
+        )
+    return value
 
 
 def _family(folder: Path) -> Recipe | None:
@@ -179,7 +198,7 @@ def _pooling(path: Path) -> Pooling:
             if key.startswith("pooling_mode_") and value is True
         ]
     )
-    if fields.get("include_prompt") is False:
+    if _flag(path, "include_prompt") is False:
         raise RecipeError(
             f"{path} leaves the prefix out of the vector (include_prompt: false), which is not "
             "done here. Take another encoder."
@@ -235,10 +254,15 @@ def _fields(path: Path) -> Mapping[str, object]:
 def _json(path: Path) -> object:
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RecipeError(f"{path} cannot be read ({error}). Download it again.") from None
 
 
 def fitted(recipe: Recipe, max_tokens: int) -> Recipe:
-    """The recipe for a model that has places for `max_tokens` tokens."""
+    """The recipe for a model with places for `max_tokens` tokens; RecipeError for too few."""
+    if max_tokens < MIN_TOKENS:
+        raise RecipeError(
+            f"The model has places for {max_tokens} tokens; a text needs {MIN_TOKENS} with the "
+            "special ones. Take another encoder."
+        )
     return replace(recipe, max_tokens=min(recipe.max_tokens, max_tokens))

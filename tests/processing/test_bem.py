@@ -64,6 +64,13 @@ def test_accents_go_and_unknown_words_are_one_piece(vocabulary):
     )
 
 
+@pytest.mark.parametrize("too_long", ["candidate", "reag"])
+def test_a_lone_surrogate_in_a_text_is_a_question_mark(vocabulary, too_long):
+    packing = Packing(vocabulary)
+    packed = packing(Pair("a \ud800", "\udfff", "b\ud800"), too_long=too_long)
+    assert words(packed) == "[CLS] a ? [SEP] ? [SEP] b ? [SEP]"
+
+
 def test_a_literal_separator_is_three_pieces(vocabulary):
     packed = Packing(vocabulary)(Pair("[SEP]", "a", "b"))
     assert words(packed) == "[CLS] [ sep ] [SEP] a [SEP] b [SEP]"

@@ -142,3 +142,10 @@ def test_images_of_different_sizes_share_a_batch():
 def test_other_arrays_are_refused(rgb):
     with pytest.raises(ImageError, match="cannot be read|too long and thin"):
         ClipImages(8).pixels([rgb])
+
+
+def test_a_lone_surrogate_in_a_text_is_a_question_mark(both):
+    texts, _ = both
+    odd = texts.ids(["a \ud800 cat", "\udfff"])
+    np.testing.assert_array_equal(odd, texts.ids(["a ? cat", "?"]))
+    assert (odd != texts.ids(["a cat", ""])).any(axis=1).all()

@@ -3,6 +3,7 @@ recipe written out with transformers.
 """
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,13 @@ from jaxagent.models.config import ConfigError
 from jaxagent.retrieval import knowledge_base as kb
 from jaxagent.retrieval import text_encoder
 from jaxagent.retrieval.encoders import Encoders, open_text_encoder
-from jaxagent.retrieval.sentence_recipe import MINILM, Recipe, RecipeError, read_recipe
+from jaxagent.retrieval.sentence_recipe import (
+    MINILM,
+    Recipe,
+    RecipeError,
+    fitted,
+    read_recipe,
+)
 from jaxagent.retrieval.text_encoder import (
     file_digest,
     minilm_folder,
@@ -243,6 +250,18 @@ def test_the_longest_text_is_the_folders_the_familys_or_the_tokenizers(tmp_path)
     other = folder.rename(tmp_path / "mine")
     layout(other, prompts={"query": "", "document": ""}, length=None)
     assert read_recipe(other).max_tokens == 77
+    (other / "tokenizer_config.json").write_text('{"model_max_length": true}')
+    with pytest.raises(RecipeError, match="tokenizer_config.json has model_max_length=True"):
+        read_recipe(other)
+    (other / "tokenizer_config.json").unlink()
+    assert read_recipe(other).max_tokens == 2**31
+
+
+def test_a_text_of_three_tokens_keeps_one_of_its_own(tmp_path):
+    encoder = open_sentence_encoder(made(tmp_path, "all-MiniLM-L6-v2", length=3))
+    assert [len(row) for row in encoder.tokens(TEXTS, "passage")] == [3] * len(TEXTS)
+    with pytest.raises(RecipeError, match="has places for 2 tokens; a text needs 3"):
+        fitted(encoder.recipe, 2)
 
 
 @pytest.mark.parametrize(
@@ -268,6 +287,22 @@ def test_the_longest_text_is_the_folders_the_familys_or_the_tokenizers(tmp_path)
         (
             {"1_Pooling/config.json": {"pooling_mode": "mean", "include_prompt": False}},
             "leaves the prefix out",
+        ),
+        (
+            {"1_Pooling/config.json": {"pooling_mode": "mean", "include_prompt": 0}},
+            "include_prompt=0; it must be true or false",
+        ),
+        (
+            {"sentence_bert_config.json": {"do_lower_case": "yes"}},
+            "do_lower_case='yes'; it must be true or false",
+        ),
+        *(
+            (
+                {"sentence_bert_config.json": {"max_seq_length": length}},
+                f"sentence_bert_config.json has max_seq_length={re.escape(repr(length))}; it must "
+                "be an integer of at least 3",
+            )
+            for length in (True, 0, 1, 2, -1, 8.0, "8", [8])
         ),
         ({"modules.json": {}}, "is no list of modules"),
         ({"modules.json": [{"type": "a.Transformer"}]}, "lists Transformer; Transformer, Pooling"),
@@ -307,11 +342,102 @@ def test_torn_files_are_refused(tmp_path):
     with pytest.raises(WeightsError):
         open_sentence_encoder(folder)
     (folder / "config.json").unlink()
-    with pytest.raises(ConfigError, match="no readable config.json"):
+    with pytest.raises(ConfigError, match="config.json cannot be read"):
         open_sentence_encoder(folder)
     (folder / "modules.json").write_text("[")
     with pytest.raises(RecipeError, match="modules.json cannot be read"):
         open_sentence_encoder(folder)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", b"\xff", None])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"),
+        *("tokenizer_config.json", "config_sentence_transformers.json"),
+    ],
+)
+def test_a_file_of_the_recipe_that_is_not_json_is_refused(tmp_path, name, text):
+    layout(tmp_path, prompts={"query": "", "document": ""}, length=None)
+    read_recipe(tmp_path)
+    path = tmp_path / name
+    path.unlink(missing_ok=True)
+    if text is None:
+        path.mkdir()
+    else:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(RecipeError, match=f"{name} cannot be read .* Download it again"):
+        read_recipe(tmp_path)
+
+
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path):
+    for name, error in (("mine", RecipeError), ("e5-base-v2", ConfigError)):
+        (tmp_path / name).touch()
+        with pytest.raises(error, match=name):
+            open_sentence_encoder(tmp_path / name)
+
+
+def retokenised(folder, change):
+    """The folder with its tokenizer's fields changed in place."""
+    path = folder / "tokenizer.json"
+    fields = json.loads(path.read_text())
+    change(fields)
+    path.write_text(json.dumps(fields))
+    return folder
+
+
+def test_a_tokenizer_with_ids_beyond_the_table_is_refused(tmp_path):
+    folder = made(tmp_path, "e5-base-v2")
+
+    def moved(fields):
+        (last,) = (word for word, place in fields["model"]["vocab"].items() if place == 59)
+        fields["model"]["vocab"][last] = 60
+
+    with pytest.raises(RecipeError, match=r"tokenizer.json has ids up to 60, .* has 60 rows"):
+        open_sentence_encoder(retokenised(folder, moved))
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"), [("e5-base-v2", r"\[CLS\] and \[SEP\]"), ("bge-m3", "<s> and </s>")]
+)
+@pytest.mark.parametrize("case", ["none", "first", "last", "swapped"])
+def test_a_tokenizer_without_special_tokens_at_both_ends_is_refused(tmp_path, name, ends, case):
+    folder = made(tmp_path, name)
+    open_sentence_encoder(folder)
+    first, last = ("[CLS]", "[SEP]") if name[0] == "e" else ("<s>", "</s>")
+    kept = {"first": f"{first} $A", "last": f"$A {last}", "swapped": f"{last} $A {first}"}
+
+    def changed(fields):
+        places = {token["content"]: token["id"] for token in fields["added_tokens"]}
+        template = processors.TemplateProcessing(
+            single=kept[case], special_tokens=[(one, places[one]) for one in (first, last)]
+        )
+        tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
+        tokenizer.post_processor = template
+        fields["post_processor"] = json.loads(tokenizer.to_str())["post_processor"]
+
+    change = changed if case in kept else lambda fields: fields.update(post_processor=None)
+    with pytest.raises(RecipeError, match=f"of an empty text; the model needs {ends} at the ends"):
+        open_sentence_encoder(retokenised(folder, change))
+
+
+def test_padding_and_truncation_of_the_tokenizers_file_do_not_count(tmp_path):
+    folder = made(tmp_path, "e5-base-v2")
+    before = open_sentence_encoder(folder).tokens(TEXTS, "passage")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_padding(length=12)
+    tokenizer.enable_truncation(2)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    assert open_sentence_encoder(folder).tokens(TEXTS, "passage") == before
+
+
+@pytest.mark.parametrize("name", ["e5-base-v2", "bge-m3"])
+def test_a_lone_surrogate_in_a_text_is_a_question_mark(tmp_path, name):
+    encoder = open_sentence_encoder(made(tmp_path, name))
+    for role in ("query", "passage"):
+        odd = encoder.tokens(["chad \ud800", "\udfff", "the nile"], role)
+        assert odd == encoder.tokens(["chad ?", "?", "the nile"], role)
+    np.testing.assert_array_equal(encoder(["\ud800"]), encoder(["?"]))
 
 
 def test_the_digest_is_of_all_that_makes_the_vectors(tmp_path):
