@@ -19,7 +19,6 @@ from tests.models import families, twins
 
 LAYER, TOWER, LOGITS = 1e-5, 1e-4, 1e-4
 BLIND = 100 * LOGITS  # a mutation must show at least this clearly
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 
 class Pair(NamedTuple):
