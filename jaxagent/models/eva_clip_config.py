@@ -5,13 +5,13 @@ are published in open_clip's form, whose config only names an image tower of tim
 mean stands in `_TIMM`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from jaxagent.models.config import (
     ConfigError,
     Fields,
-    check_object,
     check_sizes,
     number,
     truth,
@@ -131,7 +131,11 @@ def _dotted(fields: Fields, *parts: str) -> dict[str, object]:
     """The fields, and those of each part under its name and a point."""
     made = dict(fields)
     for part in parts:
-        check_object(fields[part], part)
+        if not isinstance(fields[part], Mapping):
+            raise ConfigError(
+                f"{part} is {fields[part]!r}; it must be an object of fields. Download the file "
+                "again."
+            )
         made |= {f"{part}.{name}": value for name, value in fields[part].items()}
     return made
 
