@@ -27,9 +27,7 @@ from jaxagent.weights.folder import (
     write_orbax_policy,
     write_policy,
 )
-from jaxagent.weights.orbax import is_orbax
-
-DTYPES = ("float32", "bfloat16", "float16")
+from jaxagent.weights.orbax import DTYPES, is_orbax
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

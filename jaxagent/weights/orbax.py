@@ -31,6 +31,8 @@ from jaxagent.weights.safetensors import WeightsError
 PARAMS, HEADER = "params", "header.json"
 _VERSIONS = ("jaxagent", "jax", "flax", "orbax-checkpoint")
 _CHUNK = 64 * 2**20  # bytes
+DTYPES = ("float32", "bfloat16", "float16")
+_FIELDS = {"config": dict, "dtype": str, "arrays": int, "parameters": int, "versions": dict}
 _AGAIN = "Delete the folder and convert the policy again."
 
 
@@ -188,13 +190,21 @@ def _read_header(folder: Path) -> dict:
         header = json.loads(path.read_text())
     except OSError as error:
         raise WeightsError(f"{path} cannot be read ({error.strerror}). {_AGAIN}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WeightsError(f"{path} is not JSON ({error}). {_AGAIN}") from None
-    kinds = {"config": dict, "dtype": str, "parameters": int}
-    if not isinstance(header, dict) or not all(
-        isinstance(header.get(name), kind) for name, kind in kinds.items()
-    ):
-        raise WeightsError(f"{path} lacks one of {', '.join(kinds)}. {_AGAIN}")
+    if not isinstance(header, dict):
+        raise WeightsError(f"{path} is no object of JSON. {_AGAIN}")
+    for name, kind in _FIELDS.items():
+        if name not in header:
+            raise WeightsError(f"{path} lacks {name}. {_AGAIN}")
+        if type(header[name]) is not kind:  # a bool is an int to isinstance
+            raise WeightsError(
+                f"{path} says {name} {header[name]!r}, which is no {kind.__name__}. {_AGAIN}"
+            )
+    if header["dtype"] not in DTYPES:
+        raise WeightsError(
+            f"{path} says dtype {header['dtype']!r}; it is one of {', '.join(DTYPES)}. {_AGAIN}"
+        )
     return header
 
 

@@ -13,7 +13,7 @@ from jaxagent.models.policy import Model, PolicyConfig
 from jaxagent.sharding import MeshSizes, make_mesh, param_shardings, policy_rules
 from jaxagent.trees import Params, flat, nested, num_parameters
 from jaxagent.weights.folder import read_config, read_policy
-from jaxagent.weights.orbax import HEADER, PARAMS, read_orbax, write_orbax
+from jaxagent.weights.orbax import HEADER, PARAMS, orbax_dtype, read_orbax, write_orbax
 from jaxagent.weights.safetensors import WeightsError
 from tests.models import families
 
@@ -147,8 +147,9 @@ def test_another_policys_header_is_refused(copy):
     [
         (None, "cannot be read"),
         ("{", "is not JSON"),
-        ("[]", "lacks one of config, dtype"),
-        ("{}", "lacks one"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "is no object"),
+        ("{}", "lacks config"),
     ],
 )
 def test_a_missing_or_broken_header_is_refused(copy, content, said):
@@ -157,6 +158,28 @@ def test_a_missing_or_broken_header_is_refused(copy, content, said):
         (copy / HEADER).write_text(content)
     with pytest.raises(WeightsError, match=said):
         of(copy)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("dtype", "int8", "says dtype 'int8'; it is one of float32, bfloat16, float16"),
+        ("dtype", "", "says dtype ''"),
+        ("dtype", "bogus", "says dtype 'bogus'"),
+        ("dtype", 4, "says dtype 4"),
+        ("dtype", ["float32"], "says dtype .'float32'."),
+        ("config", [], "says config .., which is no dict"),
+        ("arrays", 1.5, "says arrays 1.5, which is no int"),
+        ("parameters", True, "says parameters True, which is no int"),
+        ("versions", "0.1", "says versions '0.1', which is no dict"),
+    ],
+)
+def test_a_header_whose_field_is_of_another_type_is_refused(copy, field, value, said):
+    fields = json.loads((copy / HEADER).read_text())
+    (copy / HEADER).write_text(json.dumps(fields | {field: value}))
+    for read in (of, orbax_dtype):
+        with pytest.raises(WeightsError, match=f"header.json {said}.*convert the policy again"):
+            read(copy)
 
 
 def largest(folder: Path) -> Path:
