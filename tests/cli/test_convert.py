@@ -35,6 +35,8 @@ def policy(tmp_path_factory) -> Path:
     folder = shutil.copytree(tiny.policy_folder(), tmp_path_factory.mktemp("hf") / "policy")
     weights = {name: value.to(torch.bfloat16) for name, value in tensors(folder).items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace('"float32"', '"bfloat16"'))
     (folder / "card.json").write_text('{"seed": 0}')
     (folder / "pytorch_model.bin").write_bytes(b"older weights")
     (folder / "figures").mkdir()
