@@ -5,10 +5,12 @@ a mesh reads by parts; the other way it becomes one that transformers loads. Eve
 folder goes along, so that both ways give the first folder's tensors bit for bit. `--vocab` converts
 BEM's published SavedModel.
 
-The target is made beside its place and moved there at the end, so it is whole or not there.
+The target is made beside its place and moved there at the end, so it is whole or not there (an
+empty folder that was there is filled, `config.json` last).
 """
 
 import argparse
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -42,8 +44,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     if rest:
         raise UserError(f"Unknown argument {rest[0]!r}. See `jaxagent convert --help`.")
     source, target = local_path(options.source, "SOURCE"), local_path(options.target, "TARGET")
-    target = target.resolve()
-    check_places(source, target)
+    target = checked_target(source, target)
     if is_saved_model(source):
         said = bem(source, target, options)
     elif options.vocab is not None:
@@ -57,34 +58,58 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     return 0
 
 
-def check_places(source: Path, target: Path) -> None:
-    """Refuses a source that is not there and a target that is taken."""
+def checked_target(source: Path, target: Path) -> Path:
+    """The target without links; a source that is not there and a target that is taken are refused.
+
+    A link to an empty folder fills that folder, and one to nothing makes what it names.
+    """
     if not source.is_dir():
         raise UserError(f"There is no folder {source}. Give SOURCE a policy's folder.")
-    if source.resolve() == target.resolve():
+    try:
+        target = target.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError tells of a loop until Python 3.13
+        raise UserError(f"TARGET cannot be followed ({error}). Give another TARGET.") from error
+    if source.resolve() == target:
         raise UserError(f"SOURCE and TARGET are both {source}. Give TARGET another folder.")
-    if target.is_dir() and any(target.iterdir()):
+    there = next(path for path in (target, *target.parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise UserError(f"{there} is no folder. Give TARGET a folder that is not there yet.")
+    if there == target:
+        check_empty(target)
+    if there == target and target.is_mount():
+        raise UserError(f"{target} is where a disk is mounted. Give TARGET a folder within it.")
+    within = target.parent if there == target else there  # where the draft will lie
+    if not os.access(within, os.W_OK | os.X_OK):
+        raise UserError(f"The folder {within} cannot be written to. Give another TARGET.")
+    return target
+
+
+def check_empty(target: Path) -> None:
+    if any(target.iterdir()):
         raise UserError(f"The folder {target} is not empty. Empty it, or give another TARGET.")
-    if target.exists() and not target.is_dir():
-        raise UserError(f"{target} is a file. Give TARGET a folder that is not there yet.")
 
 
 @contextmanager
 def drafted(target: Path) -> Iterator[Path]:
     """A folder that becomes `target` at the end of the block, or is removed when that fails.
 
-    Its name is new, so nothing of anybody else is removed; the one of a run that was killed stays.
+    An empty `target` is filled, its config last. The draft lies in a folder of a new name, so
+    nothing of anybody else is removed; that of a run that was killed stays.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    draft.chmod(0o755)  # mkdtemp lets only its owner in
+    home = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    draft = home / target.name  # its mode is the user's choice, and that of `home` is not
+    draft.mkdir()
     try:
         yield draft
-        if target.is_dir():
-            target.rmdir()
-        draft.replace(target)
+        if target.is_dir():  # perhaps the folder that the user is in: it is filled, not replaced
+            check_empty(target)
+            for path in sorted(draft.iterdir(), key=lambda path: path.name == CONFIG):
+                path.replace(target / path.name)
+        else:
+            draft.replace(target)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def policy(source: Path, target: Path, options: argparse.Namespace) -> str:

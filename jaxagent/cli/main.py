@@ -28,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return dispatch(arguments)
     except KeyboardInterrupt:
-        print("\njaxagent: interrupted; the same command resumes.", file=sys.stderr)
+        again = "The same command goes on from what was saved, or begins again."
+        print(f"\njaxagent: interrupted. {again}", file=sys.stderr)
         return 130
     except Exception as error:
         if (message := to_mend(error)) is None:

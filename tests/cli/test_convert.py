@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
+from jaxagent.cli import convert
+from jaxagent.cli.errors import UserError
 from jaxagent.cli.main import main
 from jaxagent.models.bem import Model
 from jaxagent.processing import bem_conversion
@@ -195,8 +197,6 @@ def test_a_target_that_is_taken_is_refused(policy, capsys, tmp_path):
     words = ("convert", str(policy))
     assert "is not empty" in refused(capsys, *words, str(tmp_path / "taken"))
     assert (tmp_path / "taken" / "notes.txt").read_text() == "mine"
-    assert "is a file" in refused(capsys, *words, str(tmp_path / "taken" / "notes.txt"))
-    assert "are both" in refused(capsys, *words, f"{policy}/../{policy.name}")
     assert "There is no folder" in refused(capsys, "convert", "nowhere", str(tmp_path / "x"))
 
 
@@ -226,9 +226,77 @@ def test_folders_of_others_are_left_alone(policy, capsys, tmp_path):
     ]
 
 
-def test_a_link_to_an_empty_folder_is_followed(policy, capsys, tmp_path):
+def test_an_empty_folder_is_filled_and_not_replaced(policy, capsys, tmp_path, monkeypatch):
     (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    status, _, _ = run(capsys, "convert", str(policy), str(tmp_path / "link"))
-    assert status == 0
-    assert (tmp_path / "real" / "header.json").exists()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "dangling").symlink_to("made")
+    monkeypatch.chdir(tmp_path / "real")
+    for target, filled in ((".", "real"), ("../link", "real"), ("../dangling", "made")):
+        assert run(capsys, "convert", str(policy), target)[0] == 0
+        # what "." holds is seen only while it is the folder that it was
+        seen = Path() if filled == "real" else tmp_path / filled
+        assert (seen / PARAMS).is_dir()
+        assert read_policy(tmp_path / filled).config == read_policy(policy).config
+        for path in seen.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "link", "made", "real"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_target_that_fills_meanwhile_is_left_alone(tmp_path, there):
+    target = tmp_path / "target"
+    if there:
+        target.mkdir()
+
+    def both():
+        with convert.drafted(target) as one:
+            (one / "config.json").write_text("one")
+            with convert.drafted(target) as other:
+                (other / "config.json").write_text("other")
+
+    with pytest.raises(UserError, match="is not empty"):
+        both()
+    assert (target / "config.json").read_text() == "other"
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("loop", "TARGET cannot be followed"),
+        ("file", "file is no folder"),
+        ("to_file", "file is no folder"),
+        ("file/within/it", "file is no folder"),
+        ("taken", "taken is not empty"),
+        ("to_taken", "taken is not empty"),
+        ("/", "The folder / is not empty"),
+        ("../{name}", "are both"),
+        ("to_source", "are both"),
+    ],
+)
+def test_a_place_that_cannot_be_taken_is_refused_before_anything_is_read(
+    capsys, tmp_path, monkeypatch, target, said
+):
+    monkeypatch.chdir(tmp_path)  # the source holds nothing that could be read
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    (tmp_path / "to_file").symlink_to("file")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes.txt").touch()
+    (tmp_path / "to_taken").symlink_to("taken")
+    (tmp_path / "to_source").symlink_to(".")
+    before = sorted(tmp_path.rglob("*"))
+    assert said in refused(capsys, "convert", ".", target.format(name=tmp_path.name))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_interrupted_conversion_promises_nothing(policy, capsys, tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(convert, "write_orbax_policy", stop)
+    status, _, err = run(capsys, "convert", str(policy), str(tmp_path / "made"))
+    assert status == 130
+    assert "resumes" not in err
+    assert "goes on from what was saved, or begins again" in err
+    assert not list(tmp_path.iterdir())
