@@ -107,8 +107,10 @@ def write_policy(
 ) -> None:
     """Writes a folder that transformers loads: these weights, every other file from `template`.
 
-    `dtype` is that of the files; reading them back gives the rounded weights.
+    `dtype` is that of the files; reading them back gives the rounded weights. WeightsError for a
+    folder with orbax arrays, which would be read in place of these.
     """
+    _check_free(Path(folder), orbax.PARAMS)
     folder = _begun(folder, config, template)
     rows = policies.table(config)
     write_params(folder, rows, params, dtype=dtype, max_bytes=max_bytes)
@@ -124,10 +126,23 @@ def write_orbax_policy(
     dtype: DTypeLike = "float32",
     progress: Progress = silent,
 ) -> None:
-    """Writes a folder of orbax arrays: parameters of the host, every other file from `template`."""
+    """Writes a folder of orbax arrays: parameters of the host, every other file from `template`.
+
+    WeightsError for a folder that holds weights, which would stay beside these.
+    """
+    _check_free(Path(folder), orbax.PARAMS, "*.safetensors*")
     folder = _begun(folder, config, template)
     orbax.write_orbax(folder, config, params, dtype=dtype, progress=progress)
     _copy_others(Path(template), folder, dtype=dtype)
+
+
+def _check_free(folder: Path, *patterns: str) -> None:
+    """WeightsError when there is one of these names in the folder."""
+    for there in (path for pattern in patterns for path in folder.glob(pattern)):
+        raise WeightsError(
+            f"{folder} holds other weights in {there.name}. Two kinds in one folder could be taken "
+            "for each other: give a new folder, or remove them."
+        )
 
 
 def _begun(folder: str | Path, config: PolicyConfig, template: str | Path) -> Path:

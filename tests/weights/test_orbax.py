@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 
 import jax
@@ -12,7 +13,7 @@ import pytest
 from jaxagent.models.policy import Model, PolicyConfig
 from jaxagent.sharding import MeshSizes, make_mesh, param_shardings, policy_rules
 from jaxagent.trees import Params, flat, nested, num_parameters
-from jaxagent.weights.folder import read_config, read_policy
+from jaxagent.weights.folder import read_config, read_policy, write_orbax_policy, write_policy
 from jaxagent.weights.orbax import HEADER, PARAMS, orbax_dtype, read_orbax, write_orbax
 from jaxagent.weights.safetensors import WeightsError
 from tests.models import families
@@ -197,3 +198,19 @@ def test_a_torn_folder_is_one_message(copy, torn):
         (copy / PARAMS / "_METADATA").unlink()
     with pytest.raises(WeightsError, match=r"params cannot be read \(.*convert the policy again"):
         of(copy)
+
+
+def test_a_folder_keeps_one_kind_of_weights(tmp_path):
+    source = families.folder(UNTIED)
+    config, params = read_policy(source)
+    for folder, first, others in (
+        (tmp_path / "files", write_policy, [write_orbax_policy]),
+        (tmp_path / "arrays", write_orbax_policy, [write_policy, write_orbax_policy]),
+    ):
+        first(folder, config, params, template=source)
+        before = sorted(folder.rglob("*"))
+        for write, template in product(others, (source, folder)):
+            with pytest.raises(WeightsError, match="holds other weights in (model.safet|params)"):
+                write(folder, config, jax.tree.map(np.zeros_like, params), template=template)
+        assert sorted(folder.rglob("*")) == before
+        assert same(read_policy(folder).params, params)
