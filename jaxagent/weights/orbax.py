@@ -6,7 +6,8 @@
 Every other file of the policy lies beside them, `config.json` last (`folder`). Writing has one
 parameter in hand at a time beside those that it is given: orbax by itself copies every array of the
 host before it writes the first. The arrays are cut into chunks, so that a device of a mesh reads
-little more than its own part.
+little more than its own part. Nothing tells a bit that the disk turned within an array: a digest of
+a whole array cannot be taken by a device that reads its part.
 """
 
 import json
