@@ -68,7 +68,7 @@ def checked_target(source: Path, target: Path) -> Path:
     try:
         target = target.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError tells of a loop until Python 3.13
-        raise UserError(f"TARGET cannot be followed ({error}). Give another TARGET.") from error
+        raise UserError(f"{target} is no folder ({error}). Give another TARGET.") from error
     if source.resolve() == target:
         raise UserError(f"SOURCE and TARGET are both {source}. Give TARGET another folder.")
     there = next(path for path in (target, *target.parents) if os.path.lexists(path))

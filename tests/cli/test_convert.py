@@ -263,7 +263,7 @@ def test_a_target_that_fills_meanwhile_is_left_alone(tmp_path, there):
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("loop", "TARGET cannot be followed"),
+        ("loop", "loop is no folder"),
         ("file", "file is no folder"),
         ("to_file", "file is no folder"),
         ("file/within/it", "file is no folder"),
