@@ -16,6 +16,7 @@ query's and the value's. `processing/bem_conversion` finds out by scoring known 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -31,7 +32,7 @@ from jaxagent.weights.bert import read_fields
 from jaxagent.weights.config_file import CONFIG, write_fields
 from jaxagent.weights.params import read_params, write_params
 from jaxagent.weights.safetensors import WeightsError
-from jaxagent.weights.table import Row
+from jaxagent.weights.table import Row, rows
 
 _EMBEDDINGS, _OF_A_LAYER, _MASKED_HEAD, _LAST = 5, 16, 5, 4
 _OTHERS = _EMBEDDINGS + _MASKED_HEAD + _LAST
@@ -75,19 +76,10 @@ def is_alphabetical(order: Order) -> bool:
 
 def table(config: BertConfig) -> list[Row]:
     """Every row of a folder of this config."""
-    rows = [
-        Row(
-            key=f"bert.{row.key}",
-            name=f"bert/{row.name}",
-            pattern=row.pattern,
-            sizes=row.sizes,
-            layers=row.layers,
-        )
-        for row in bert.table(config)
+    within = [
+        replace(row, key=f"bert.{row.key}", name=f"bert/{row.name}") for row in bert.table(config)
     ]
-    return rows + [
-        Row(key=key, name=name, pattern=pattern, sizes={}) for key, name, pattern in _HEADS
-    ]
+    return within + rows(_HEADS, "", "", {})
 
 
 def read_bem(

@@ -5,7 +5,6 @@ behind `bert.` or `roberta.`, as in the folder of a model with a head, and norms
 TensorFlow's first release did (gamma, beta). Pooler and heads are not read.
 """
 
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +13,9 @@ from jax.typing import DTypeLike
 from jaxagent.models.bert import BertConfig, Model
 from jaxagent.models.config import ConfigError, Fields
 from jaxagent.trees import Params
-from jaxagent.weights.config_file import CONFIG, config_fields, write_fields
+from jaxagent.weights.config_file import CONFIG, config_fields, copy_file, write_fields
 from jaxagent.weights.params import read_params, write_params
-from jaxagent.weights.table import Row
+from jaxagent.weights.table import Row, rows
 
 UNUSED = (
     r"embeddings\.position_ids",  # a buffer: 0, 1, 2, ...
@@ -69,18 +68,10 @@ class BertWeights(NamedTuple):
 def table(config: BertConfig) -> list[Row]:
     """Every row of this config."""
     sizes = {"n": config.heads, "h": config.head_size}
-    rows = [
-        Row(key=key, name=name, pattern=pattern, sizes=sizes) for key, name, pattern in _EMBEDDINGS
-    ]
-    return rows + [
-        Row(
-            key=f"encoder.layer.{{i}}.{key}",
-            name=f"layers/{name}",
-            pattern=pattern,
-            sizes=sizes,
-            layers=range(config.layers),
-        )
-        for key, name, pattern in _LAYER
+    layers = range(config.layers)
+    return [
+        *rows(_EMBEDDINGS, "", "", sizes),
+        *rows(_LAYER, "encoder.layer.{i}.", "layers/", sizes, layers),
     ]
 
 
@@ -158,6 +149,4 @@ def _copy_others(template: Path, folder: Path) -> None:
             continue
         target = folder / path.relative_to(template)
         target.parent.mkdir(exist_ok=True)
-        partial = target.with_name(f"{target.name}.partial")
-        shutil.copyfile(path, partial)
-        partial.replace(target)
+        copy_file(path, target)

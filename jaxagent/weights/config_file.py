@@ -1,6 +1,10 @@
-"""A folder's `config.json`: its fields, or why there are none; and the file written anew."""
+"""A folder's `config.json`: its fields, or why there are none; the file written, others copied.
+
+Each file comes into its place in one move, so a killed run leaves no half of one.
+"""
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +34,13 @@ def write_fields(folder: Path, fields: Mapping[str, Any], *, dtype: DTypeLike) -
     partial = folder / f"{CONFIG}.partial"
     partial.write_text(json.dumps(with_dtype(fields, dtype), indent=2) + "\n")
     partial.replace(folder / CONFIG)
+
+
+def copy_file(path: Path, target: Path) -> None:
+    """Copies a file in place of an older one."""
+    partial = target.with_name(f"{target.name}.partial")
+    shutil.copyfile(path, partial)
+    partial.replace(target)
 
 
 def with_dtype(fields: Mapping[str, Any], dtype: DTypeLike) -> dict[str, Any]:

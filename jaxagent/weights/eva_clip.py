@@ -8,7 +8,6 @@ class token, e embedding size; a patch is channels c, rows y, columns x.
 """
 
 import re
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -19,9 +18,9 @@ from jaxagent.models.config import ConfigError
 from jaxagent.models.eva_clip import Model
 from jaxagent.models.eva_clip_config import EvaClipConfig, LayerConfig
 from jaxagent.trees import Params
-from jaxagent.weights.config_file import CONFIG, config_fields, write_fields
+from jaxagent.weights.config_file import CONFIG, config_fields, copy_file, write_fields
 from jaxagent.weights.params import read_params, write_params
-from jaxagent.weights.table import Row
+from jaxagent.weights.table import Line, Row, rows
 
 HF_CONFIG, OPEN_CLIP_CONFIG = CONFIG, "open_clip_config.json"
 _CONFIGS = (HF_CONFIG, OPEN_CLIP_CONFIG)
@@ -34,9 +33,6 @@ UNUSED = (
     r"text\.attn_mask",
 )
 """Keys that older folders hold and that the config already says."""
-
-_Line = tuple[str, str, str]
-"""Key, parameter and pattern of a row."""
 
 
 class EvaClipWeights(NamedTuple):
@@ -111,7 +107,7 @@ def write_eva_clip(
         if path.name == HF_CONFIG:
             write_fields(folder, config_fields(path, remedy=_REMEDY), dtype=dtype)
         elif not in_place:
-            _copy(path, folder)
+            copy_file(path, folder / path.name)
 
 
 def _copy_others(template: Path, folder: Path) -> None:
@@ -119,13 +115,7 @@ def _copy_others(template: Path, folder: Path) -> None:
     files = [path for path in template.iterdir() if path.is_file() and path.name not in _CONFIGS]
     for path in files:
         if not re.search(r"\.(safetensors|bin|pt)\b", path.name):
-            _copy(path, folder)
-
-
-def _copy(path: Path, folder: Path) -> None:
-    partial = folder / f"{path.name}.partial"
-    shutil.copyfile(path, partial)
-    partial.replace(folder / path.name)
+            copy_file(path, folder / path.name)
 
 
 def table(config: EvaClipConfig) -> list[Row]:
@@ -139,39 +129,27 @@ def table(config: EvaClipConfig) -> list[Row]:
         towers = (_hf_image(image.layer), _hf_text(text.layer))
         lines = (_hf_layer(image.layer), _hf_layer(text.layer))
         keys = ("vision_model.encoder.layers.{i}.", "text_model.encoder.layers.{i}.")
-    rows = [Row(key="logit_scale", name="log_scale", pattern="-> 1", sizes={})]
+    made = [Row(key="logit_scale", name="log_scale", pattern="-> 1", sizes={})]
     for name, tower, whole, layer, prefix in zip(
         ("image", "text"), (image, text), towers, lines, keys, strict=True
     ):
         sizes = {"n": tower.layer.heads, "h": tower.layer.head_size, "three": 3}
-        rows += [
-            Row(key=key, name=f"{name}/{parameter}", pattern=pattern, sizes=sizes)
-            for key, parameter, pattern in whole
-        ]
-        rows += [
-            Row(
-                key=prefix + key,
-                name=f"{name}/layers/{parameter}",
-                pattern=pattern,
-                sizes=sizes,
-                layers=range(tower.layers),
-            )
-            for key, parameter, pattern in layer
-        ]
-    return rows
+        made += rows(whole, "", f"{name}/", sizes)
+        made += rows(layer, prefix, f"{name}/layers/", sizes, range(tower.layers))
+    return made
 
 
-def _linear(key: str, name: str, pattern: str, bias: str | None) -> list[_Line]:
+def _linear(key: str, name: str, pattern: str, bias: str | None) -> list[Line]:
     lines = [(f"{key}.weight", f"{name}/kernel", pattern)]
     return lines if bias is None else [*lines, (f"{key}.bias", f"{name}/bias", bias)]
 
 
-def _norm(config: LayerConfig, key: str, name: str) -> list[_Line]:
+def _norm(config: LayerConfig, key: str, name: str) -> list[Line]:
     lines = [(f"{key}.weight", f"{name}/scale", "d -> d")]
     return lines if config.norm == "rms" else [*lines, (f"{key}.bias", f"{name}/bias", "d -> d")]
 
 
-def _apart(config: LayerConfig, keys: Iterable[str]) -> list[_Line]:
+def _apart(config: LayerConfig, keys: Iterable[str]) -> list[Line]:
     """Kernels of queries, keys and values that the files hold apart."""
     return [
         line
@@ -182,7 +160,7 @@ def _apart(config: LayerConfig, keys: Iterable[str]) -> list[_Line]:
     ]
 
 
-def _hf_layer(config: LayerConfig) -> list[_Line]:
+def _hf_layer(config: LayerConfig) -> list[Line]:
     gate = _linear("mlp.fc1", "mlp/gate", "f d -> d f", "f -> f") if config.gated else []
     up, down = ("mlp.fc2", "mlp.fc3") if config.gated else ("mlp.fc1", "mlp.fc2")
     inner = (
@@ -203,7 +181,7 @@ def _hf_layer(config: LayerConfig) -> list[_Line]:
     ]
 
 
-def _hf_image(config: LayerConfig) -> list[_Line]:
+def _hf_image(config: LayerConfig) -> list[Line]:
     embeddings = "vision_model.embeddings"
     return [
         (f"{embeddings}.class_embedding", "token", "d -> d"),
@@ -214,7 +192,7 @@ def _hf_image(config: LayerConfig) -> list[_Line]:
     ]
 
 
-def _hf_text(config: LayerConfig) -> list[_Line]:
+def _hf_text(config: LayerConfig) -> list[Line]:
     embeddings = "text_model.embeddings"
     return [
         (f"{embeddings}.token_embedding.weight", "word/table", "v d -> v d"),
@@ -224,7 +202,7 @@ def _hf_text(config: LayerConfig) -> list[_Line]:
     ]
 
 
-def _timm_layer(config: LayerConfig) -> list[_Line]:
+def _timm_layer(config: LayerConfig) -> list[Line]:
     if config.fused:
         attention = [
             ("attn.qkv.weight", "attention/qkv/kernel", "(three n h) d -> d three n h"),

@@ -5,21 +5,19 @@ A folder is in Hugging Face format, or the same with orbax arrays in place of th
 without one is unfinished.
 """
 
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jax.typing import DTypeLike
 
 from jaxagent.models.config import ConfigError
 from jaxagent.models.policy import Model, PolicyConfig
-from jaxagent.trees import Params, flat, nested
+from jaxagent.trees import Params
 from jaxagent.types import Progress, silent
 from jaxagent.weights import orbax, policies
-from jaxagent.weights.config_file import CONFIG, config_fields, with_dtype, write_fields
-from jaxagent.weights.params import check_params, read_params, renamed_tensors, write_params
+from jaxagent.weights.config_file import CONFIG, config_fields, copy_file, with_dtype, write_fields
+from jaxagent.weights.params import read_params, renamed_tensors, write_params
 from jaxagent.weights.safetensors import READABLE, WeightsError, open_tensors
 
 CARD = "card.json"
@@ -76,24 +74,19 @@ def read_policy(
             folder, config, shapes, dtype=dtype, shardings=shardings, progress=progress
         )
         return PolicyWeights(config, params)
-    rows, unused = policies.table(config), policies.unused(config)
-    check_params(folder, rows, shapes, unused=unused, renames=policies.RENAMES)
+    params = read_params(
+        folder,
+        policies.table(config),
+        shapes,
+        dtype=dtype,
+        shardings=shardings,
+        unused=policies.unused(config),
+        renames=policies.RENAMES,
+        progress=progress,
+    )
     if config.text.tied:
         _check_tie(Path(folder))
-    named: dict[str, jax.Array | np.ndarray] = {}
-    for done, row in enumerate(rows, 1):  # one at a time, for its word of progress
-        parameter = read_params(
-            folder,
-            [row],
-            shapes,
-            dtype=dtype,
-            shardings=shardings,
-            unused=(".*",),
-            renames=policies.RENAMES,
-        )
-        named |= flat(parameter)
-        progress("Reading parameters", done, len(rows))
-    return PolicyWeights(config, nested(named))
+    return PolicyWeights(config, params)
 
 
 def write_policy(
@@ -163,7 +156,7 @@ def _check_tie(folder: Path) -> None:
     """
     tensors = renamed_tensors(folder, policies.RENAMES)
     head, table = tensors.get(policies.HEAD), tensors[policies.TABLE]
-    if head is None or head == table:
+    if head is None:
         return
     rows, width = table.shape
     same = head.shape == table.shape
@@ -196,9 +189,7 @@ def _copy_others(template: Path, folder: Path, *, dtype: DTypeLike) -> None:
             if path.is_file() and not _is_weights(path) and path.name not in others
         ]
         for path in sorted(files, key=lambda path: path.name == CONFIG):
-            partial = folder / f"{path.name}.partial"
-            shutil.copyfile(path, partial)
-            partial.replace(folder / path.name)
+            copy_file(path, folder / path.name)
     if stated != fields:
         write_fields(folder, fields, dtype=dtype)
 

@@ -17,6 +17,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from jax.typing import DTypeLike
 
 from jaxagent.trees import Params, flat, nested
+from jaxagent.types import Progress, silent
 from jaxagent.weights.safetensors import (
     READABLE,
     Tensor,
@@ -41,6 +42,7 @@ def read_params(
     shardings: Params | None = None,
     unused: Sequence[str] = (),
     renames: Renames = (),
+    progress: Progress = silent,
 ) -> Params:
     """The parameters that `rows` make of a folder, placed by `shardings` (None: on the host).
 
@@ -54,14 +56,12 @@ def read_params(
     expected = flat(shapes)
     _check(folder, rows, tensors, expected, unused)
     targets = {} if shardings is None else flat(shardings)
-    return nested(
-        {
-            row.name: _parameter(
-                row, tensors, expected[row.name].shape, dtype, targets.get(row.name)
-            )
-            for row in rows
-        }
-    )
+    named: dict[str, jax.Array | np.ndarray] = {}
+    for done, row in enumerate(rows, 1):
+        shape = expected[row.name].shape
+        named[row.name] = _parameter(row, tensors, shape, dtype, targets.get(row.name))
+        progress("Reading parameters", done, len(rows))
+    return nested(named)
 
 
 def check_params(
