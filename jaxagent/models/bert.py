@@ -33,8 +33,10 @@ from jaxagent.models.layers import (
     LayerNorm,
     Linear,
     blueprint,
+    gelu,
     initial_params,
     stack,
+    tanh_gelu,
 )
 from jaxagent.trees import Params
 
@@ -150,7 +152,8 @@ class BertLayer(nnx.Module):
         self.v = Linear((d,), (n, h), bias=True)
         self.o = Linear((n, h), (d,), bias=True)
         self.attention_norm = LayerNorm(d, epsilon=config.norm_epsilon)
-        self.mlp = MLP(d, config.mlp_width, d, approximate=config.tanh_gelu)
+        activation = tanh_gelu if config.tanh_gelu else gelu
+        self.mlp = MLP(d, config.mlp_width, d, activation=activation)
         self.mlp_norm = LayerNorm(d, epsilon=config.norm_epsilon)
 
     def __call__(

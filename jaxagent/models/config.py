@@ -14,10 +14,20 @@ TEXT_SIZES = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "intermediate_size"),
 )
-VISION_SIZES = (
-    *("hidden_size", "depth", "num_heads", "intermediate_size", "out_hidden_size", "in_channels"),
-    *("patch_size", "temporal_patch_size", "spatial_merge_size"),
-)
+SHARED_VISION_SIZES = {
+    "depth": "layers",
+    "num_heads": "heads",
+    "in_channels": "channels",
+    "patch_size": "patch",
+    "temporal_patch_size": "temporal_patch",
+    "spatial_merge_size": "merge",
+}
+VISION_SIZES = SHARED_VISION_SIZES | {
+    "hidden_size": "width",
+    "intermediate_size": "mlp_width",
+    "out_hidden_size": "out_width",
+}
+"""A field of a `vision_config` -> the size that it is."""
 
 Fields = Mapping[str, Any]
 """A JSON object."""
@@ -88,12 +98,15 @@ class VisionConfig:
                 f"vision hidden_size={self.width} is not a multiple of 4 x num_heads={self.heads}, "
                 "which its rotary positions need."
             )
-        if sorted(set(self.deepstack)) != list(self.deepstack) or any(
-            not 0 <= layer < self.layers for layer in self.deepstack
+        self.check_layers("deepstack_visual_indexes", self.deepstack)
+
+    def check_layers(self, name: str, numbers: tuple[int, ...]) -> None:
+        """ConfigError unless the numbers are those of layers of the tower, rising."""
+        if sorted(set(numbers)) != list(numbers) or any(
+            not 0 <= layer < self.layers for layer in numbers
         ):
             raise ConfigError(
-                f"deepstack_visual_indexes={list(self.deepstack)} must rise within the "
-                f"{self.layers} vision layers."
+                f"{name}={list(numbers)} must rise within the {self.layers} vision layers."
             )
 
     @property
@@ -194,6 +207,12 @@ def truth(fields: Fields, name: str) -> bool:
     if value is not None and type(value) is not bool:
         raise ConfigError(f"{name}={value!r} is neither true nor false.")
     return bool(value)
+
+
+def vision_sizes(fields: Fields, names: Mapping[str, str]) -> dict[str, int]:
+    """Sizes of a vision tower by the names of `VisionConfig`; ConfigError when one is none."""
+    check_sizes(fields, "vision", *names)
+    return {size: fields[name] for name, size in names.items()}
 
 
 def check_activation(vision: Fields, expected: str) -> None:

@@ -36,6 +36,7 @@ from jaxagent.models.layers import (
     Linear,
     RMSNorm,
     blueprint,
+    gelu,
     initial_params,
     parameter,
     stack,
@@ -128,10 +129,8 @@ class Mlp(nnx.Module):
         self.down = Linear((f,), (d,), bias=True)
 
     def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-        if self.gate is None:
-            inner = jax.nn.gelu(self.up(x), approximate=False)
-        else:
-            inner = jax.nn.silu(self.gate(x)) * self.up(x)
+        up = self.up(x)
+        inner = gelu(up) if self.gate is None else jax.nn.silu(self.gate(x)) * up
         return self.down(inner if self.inner_norm is None else self.inner_norm(inner))
 
 

@@ -21,6 +21,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from jaxagent.trees import Params, map_named
 
+Activation = Callable[[Array], Array]
+
 
 def parameter(shape: tuple[int, ...], *, mean: float = 0.0, std: float = 0.0) -> nnx.Param:
     """A parameter whose initial values are normal with this mean and standard deviation."""
@@ -104,28 +106,31 @@ class GatedMLP(nnx.Module):
         return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
 
 
-class MLP(nnx.Module):
-    """down(gelu(up(x))) with biases; `approximate` takes the tanh form of gelu."""
+def gelu(x: Float[Array, "*b f"]) -> Float[Array, "*b f"]:
+    """x Phi(x), Phi the normal distribution."""
+    return jax.nn.gelu(x, approximate=False)
 
-    def __init__(self, width: int, inner: int, outer: int, *, approximate: bool):
+
+def tanh_gelu(x: Float[Array, "*b f"]) -> Float[Array, "*b f"]:
+    """`gelu` by its approximation with tanh."""
+    return jax.nn.gelu(x, approximate=True)
+
+
+def quick_gelu(x: Float[Array, "*b f"]) -> Float[Array, "*b f"]:
+    """x sigmoid(1.702 x), an older approximation of `gelu`."""
+    return x * jax.nn.sigmoid(x * 1.702)
+
+
+class MLP(nnx.Module):
+    """down(activation(up(x))) with biases."""
+
+    def __init__(self, width: int, inner: int, outer: int, *, activation: Activation):
         self.up = Linear((width,), (inner,), bias=True)
         self.down = Linear((inner,), (outer,), bias=True)
-        self.approximate = approximate
+        self.activation = activation
 
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b e"]:
-        return self.down(jax.nn.gelu(self.up(x), approximate=self.approximate))
-
-
-class QuickGeluMLP(nnx.Module):
-    """down(u * sigmoid(1.702 u)) with u = up(x), and biases: an older approximation of gelu."""
-
-    def __init__(self, width: int, inner: int):
-        self.up = Linear((width,), (inner,), bias=True)
-        self.down = Linear((inner,), (width,), bias=True)
-
-    def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
-        up = self.up(x)
-        return self.down(up * jax.nn.sigmoid(up * 1.702))
+        return self.down(self.activation(self.up(x)))
 
 
 def stack(build: Callable[[], nnx.Module], num: int) -> nnx.Module:

@@ -27,6 +27,7 @@ from jaxagent.models.config import (
     check_activation,
     check_sizes,
     integers,
+    vision_sizes,
 )
 from jaxagent.models.decoder import ImageFeatures, without_deepstack
 from jaxagent.models.layers import GatedMLP, Linear, RMSNorm, stack
@@ -60,13 +61,7 @@ class Qwen25VisionConfig(VisionConfig):
                 f"window_size={self.window} holds no image token of "
                 f"{self.patch * self.merge} pixels a side."
             )
-        if sorted(set(self.full_layers)) != list(self.full_layers) or any(
-            not 0 <= layer < self.layers for layer in self.full_layers
-        ):
-            raise ConfigError(
-                f"fullatt_block_indexes={list(self.full_layers)} must rise within the "
-                f"{self.layers} vision layers."
-            )
+        self.check_layers("fullatt_block_indexes", self.full_layers)
 
     @property
     def window_side(self) -> int:
@@ -78,17 +73,9 @@ def vision_config(fields: Fields) -> Qwen25VisionConfig:
     """The tower of a `vision_config`."""
     fields = _DEFAULTS | dict(fields)
     check_activation(fields, "silu")
-    check_sizes(fields, "vision", "window_size", *VISION_SIZES)
+    check_sizes(fields, "vision", "window_size")
     return Qwen25VisionConfig(
-        width=fields["hidden_size"],
-        layers=fields["depth"],
-        heads=fields["num_heads"],
-        mlp_width=fields["intermediate_size"],
-        out_width=fields["out_hidden_size"],
-        channels=fields["in_channels"],
-        patch=fields["patch_size"],
-        temporal_patch=fields["temporal_patch_size"],
-        merge=fields["spatial_merge_size"],
+        **vision_sizes(fields, VISION_SIZES),
         window=fields["window_size"],
         full_layers=integers(fields, "fullatt_block_indexes"),
     )

@@ -12,9 +12,16 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxagent.models.config import VISION_SIZES, Fields, VisionConfig, check_activation, check_sizes
+from jaxagent.models.config import (
+    SHARED_VISION_SIZES,
+    Fields,
+    VisionConfig,
+    check_activation,
+    check_sizes,
+    vision_sizes,
+)
 from jaxagent.models.decoder import ImageFeatures, without_deepstack
-from jaxagent.models.layers import LayerNorm, Linear, QuickGeluMLP, stack
+from jaxagent.models.layers import MLP, LayerNorm, Linear, quick_gelu, stack
 from jaxagent.models.rope import vision_rotation
 from jaxagent.models.vision import EPSILON, Merger, VisionBlock
 from jaxagent.types import Grid
@@ -27,6 +34,7 @@ _DEFAULTS = {
     "spatial_merge_size": 2,
     "temporal_patch_size": 2,
 }
+_SIZES = SHARED_VISION_SIZES | {"embed_dim": "width", "hidden_size": "out_width"}
 _NORM = partial(LayerNorm, epsilon=EPSILON)
 
 
@@ -34,22 +42,9 @@ def vision_config(fields: Fields) -> VisionConfig:
     """The tower of a `vision_config`, whose `hidden_size` is the text tower's width."""
     fields = _DEFAULTS | dict(fields)
     check_activation(fields, "quick_gelu")
-    check_sizes(fields, "vision", "embed_dim", "mlp_ratio", *_sizes())
-    return VisionConfig(
-        width=fields["embed_dim"],
-        layers=fields["depth"],
-        heads=fields["num_heads"],
-        mlp_width=fields["embed_dim"] * fields["mlp_ratio"],
-        out_width=fields["hidden_size"],
-        channels=fields["in_channels"],
-        patch=fields["patch_size"],
-        temporal_patch=fields["temporal_patch_size"],
-        merge=fields["spatial_merge_size"],
-    )
-
-
-def _sizes() -> list[str]:
-    return [name for name in VISION_SIZES if name not in ("intermediate_size", "out_hidden_size")]
+    check_sizes(fields, "vision", "mlp_ratio")
+    sizes = vision_sizes(fields, _SIZES)
+    return VisionConfig(**sizes, mlp_width=sizes["width"] * fields["mlp_ratio"])
 
 
 class VisionTower(nnx.Module):
@@ -59,7 +54,7 @@ class VisionTower(nnx.Module):
         self.config = config
         d = config.width
         self.patch = Linear((config.patch_values,), (d,))
-        mlp = partial(QuickGeluMLP, d, config.mlp_width)
+        mlp = partial(MLP, d, config.mlp_width, d, activation=quick_gelu)
         build = partial(VisionBlock, d, config.heads, norm=_NORM, mlp=mlp)
         self.blocks = stack(build, config.layers)
         self.merger = Merger(d, config.merge, config.out_width, norm=_NORM)

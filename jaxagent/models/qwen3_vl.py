@@ -25,9 +25,10 @@ from jaxagent.models.config import (
     check_activation,
     check_sizes,
     integers,
+    vision_sizes,
 )
 from jaxagent.models.decoder import ImageFeatures, without_deepstack
-from jaxagent.models.layers import MLP, Embedding, LayerNorm, Linear, stack
+from jaxagent.models.layers import MLP, Embedding, LayerNorm, Linear, stack, tanh_gelu
 from jaxagent.models.rope import patch_coordinates, vision_rotation
 from jaxagent.models.vision import EPSILON, Merger, VisionBlock
 from jaxagent.types import Grid
@@ -54,17 +55,9 @@ class Qwen3VisionConfig(VisionConfig):
 def vision_config(fields: Fields) -> Qwen3VisionConfig:
     """The tower of a `vision_config`."""
     check_activation(fields, "gelu_pytorch_tanh")
-    check_sizes(fields, "vision", "num_position_embeddings", *VISION_SIZES)
+    check_sizes(fields, "vision", "num_position_embeddings")
     return Qwen3VisionConfig(
-        width=fields["hidden_size"],
-        layers=fields["depth"],
-        heads=fields["num_heads"],
-        mlp_width=fields["intermediate_size"],
-        out_width=fields["out_hidden_size"],
-        channels=fields["in_channels"],
-        patch=fields["patch_size"],
-        temporal_patch=fields["temporal_patch_size"],
-        merge=fields["spatial_merge_size"],
+        **vision_sizes(fields, VISION_SIZES),
         positions=fields["num_position_embeddings"],
         deepstack=integers(fields, "deepstack_visual_indexes"),
     )
@@ -78,7 +71,7 @@ class VisionTower(nnx.Module):
         d = config.width
         self.patch = Linear((config.patch_values,), (d,), bias=True)
         self.position = Embedding(config.positions, d)
-        mlp = partial(MLP, d, config.mlp_width, d, approximate=True)
+        mlp = partial(MLP, d, config.mlp_width, d, activation=tanh_gelu)
         build = partial(VisionBlock, d, config.heads, norm=_NORM, mlp=mlp)
         self.blocks = stack(build, config.layers)
         merger = partial(Merger, d, config.merge, config.out_width, norm=_NORM)

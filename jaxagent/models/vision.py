@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxagent.models.attention import attention
-from jaxagent.models.layers import MLP, Linear
+from jaxagent.models.layers import MLP, Linear, gelu
 from jaxagent.models.rope import Rotation, rotate
 
 EPSILON = 1e-6
@@ -141,7 +141,7 @@ class Merger(nnx.Module):
     ):
         joined = width * merge**2
         self.norm = norm(joined if norm_joined else width)
-        self.mlp = MLP(joined, joined, out_width, approximate=False)
+        self.mlp = MLP(joined, joined, out_width, activation=gelu)
         self.joined = joined
         self.norm_joined = norm_joined
 
