@@ -7,6 +7,8 @@ gives a `Malformed` with one line for the policy.
 import json
 from dataclasses import dataclass
 
+from jaxagent.processing.texts import encodable
+
 MAX_BODY = 20_000
 """Longest JSON body that is looked at, in characters (far above any generation limit)."""
 
@@ -67,8 +69,8 @@ def compact_json(value: dict[str, object]) -> str:
 def query_text(value: object) -> str | None:
     """`value` as a search query, or None when it is not a string or blank.
 
-    JSON can name lone surrogates, which no encoder downstream accepts: they become "?".
+    JSON can name lone surrogates, which no encoder downstream accepts.
     """
     if not isinstance(value, str) or not value.strip():
         return None
-    return value.encode("utf-8", "replace").decode("utf-8").strip()
+    return encodable(value).strip()
